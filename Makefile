@@ -1,0 +1,46 @@
+# The two commands: `make train` and `make test`. Everything is set up on first use, in .venv, and only once.
+#
+#   make TORCH='torch==2.13.0' test    another torch (any pip requirement; default: the newest torch and torchvision)
+#   WITH_CUDA=0 make test              no CUDA kernels, though nvcc is there
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint format bench mutants clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+setup: ## create .venv, install torch and pfl-fast, compile the native library
+	@PYTHON='$(PYTHON)' TORCH='$(TORCH)' VENV='$(VENV)' sh .ci/setup
+
+train: setup ## train FedCP on Tiny-ImageNet for a few rounds
+	@$(BIN)/pfl-fast doctor
+
+test: setup ## the whole test suite
+	@echo "== Running the tests"
+	@$(BIN)/python -m pytest
+
+lint: setup ## ruff, mypy and clang-format, without changing anything
+	@echo "== Linting"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format --dry-run --Werror
+
+format: setup ## let ruff and clang-format rewrite the sources
+	@$(BIN)/ruff check -q --fix --exit-zero .
+	@$(BIN)/ruff format -q .
+	@git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
+
+bench: setup ## microbenchmarks: native against reference, torch.compile and what trainers do today
+	@$(BIN)/python -m pytest bench --benchmark-enable --benchmark-columns=median,iqr,rounds -q
+
+mutants: setup ## mutation testing of the CUDA kernels under emulation
+	@$(BIN)/python -m tests.emulation.mutants
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) build pfl_fast.egg-info pfl_fast/native/lib

@@ -1,0 +1,117 @@
+"""The fixture all benchmarks use: candidates take turns in one run, so that only ratios on equal terms are reported."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from pfl_fast import ops
+
+SECONDS = 6.0  # to spend on one comparison
+ROUNDS = range(5, 200)  # fewest and most turns each
+
+
+@dataclass
+class Row:
+    """One candidate's turns, in seconds."""
+
+    name: str
+    turns: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.turns)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """20 % and 80 % quantiles."""
+        cuts = statistics.quantiles(self.turns, n=5, method="inclusive")
+        return cuts[0], cuts[-1]
+
+
+@dataclass
+class Race:
+    """One comparison as it is printed."""
+
+    title: str
+    rows: list[Row]
+    bytes_moved: int | None
+    goals: Mapping[str, float]
+
+
+RACES: list[Race] = []
+
+
+@pytest.fixture
+def race(benchmark, request):
+    """``race({"native": f, "reference": g}, bytes_moved=..., goals={"reference": 3.0})``.
+
+    The first candidate is the one under test: every other time is shown as a multiple of its time, and a goal is the
+    least such multiple. Nothing is asserted on time: a busy machine must not fail a run.
+    """
+
+    def run(
+        candidates: Mapping[str, Callable[[], object]],
+        bytes_moved: int | None = None,
+        goals: Mapping[str, float] | None = None,
+    ) -> None:
+        rows = [Row(name) for name in candidates]
+        for function in candidates.values():
+            function()  # compiles, allocates, warms caches
+        if benchmark.enabled:
+            take_turns(list(candidates.values()), rows)
+            RACES.append(Race(request.node.name.removeprefix("test_"), rows, bytes_moved, goals or {}))
+            benchmark.extra_info.update({row.name: row.median for row in rows}, bytes_moved=bytes_moved)
+        benchmark.pedantic(next(iter(candidates.values())), rounds=5, warmup_rounds=1)
+
+    return run
+
+
+def take_turns(functions: list[Callable[[], object]], rows: list[Row]) -> None:
+    started = time.perf_counter()
+    for turn in range(ROUNDS.stop):
+        for function, row in zip(functions, rows, strict=True):
+            before = time.perf_counter()
+            function()
+            row.turns.append(time.perf_counter() - before)
+        if turn + 1 >= ROUNDS.start and time.perf_counter() - started > SECONDS:
+            return
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    if not RACES:
+        return
+    kernels = torch.ops.pfl_fast.cpu_capability() if ops.NATIVE.available else "none"
+    terminalreporter.section("ratios, measured in turns")
+    terminalreporter.line(
+        f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, CPU kernels {kernels}. "
+        "Time: median [20 %, 80 %]. Times native: how often the first row fits into this one."
+    )
+    for result in RACES:
+        for line in table(result):
+            terminalreporter.line(line)
+
+
+def table(result: Race) -> list[str]:
+    subject = result.rows[0].median
+    lines = ["", f"{result.title:34} {'ms':>9} {'20 %':>9} {'80 %':>9} {'x native':>9} {'GB/s':>7}  goal"]
+    for row in result.rows:
+        low, high = (1e3 * t for t in row.spread)
+        ratio = row.median / subject
+        rate = f"{result.bytes_moved / row.median / 1e9:7.1f}" if result.bytes_moved else " " * 7
+        goal = result.goals.get(row.name)
+        verdict = "" if goal is None else f"{'reached' if ratio >= goal else 'MISSED'} (>= {goal:g})"
+        lines.append(f"  {row.name:32} {1e3 * row.median:9.3f} {low:9.3f} {high:9.3f} {ratio:9.2f} {rate}  {verdict}")
+    return lines

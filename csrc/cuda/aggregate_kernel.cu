@@ -1,0 +1,318 @@
+// CUDA kernels of `aggregate`. Raw pointers only, so that nvcc needs seconds and the emulation build can run them.
+// Products are added client by client, never fused (--fmad=false): the same bits as the CPU kernel.
+#include "aggregate_kernel_cuda.h"
+
+#include <cstdint>
+
+#include "platform.cuh"
+
+namespace pfl {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kManyMixtures = 4;       // mixtures summed per read of a row, when there is more than one
+constexpr int kTile = 512;             // columns of the gradients that a block keeps in shared memory
+constexpr int kBackwardBlocks = 6;     // resident blocks to compile the backward for: 85 registers each, no spills
+constexpr int kTensorsPerLaunch = 80;  // as many as fit into the 4 KiB of kernel arguments
+
+// Part of the model, passed by value: no copy to the device, so a launch can be captured in a CUDA graph.
+struct Segment {
+  const void* base[kTensorsPerLaunch];
+  int64_t stride[kTensorsPerLaunch];
+  int64_t numel[kTensorsPerLaunch];
+  const void* grads[kTensorsPerLaunch];
+  void* out[kTensorsPerLaunch];
+  int first_block[kTensorsPerLaunch + 1];
+  int count;
+  int64_t first_tensor;
+};
+
+struct Shape {
+  int64_t tensors_per_group, mixtures, clients, groups;
+};
+
+__device__ int find_tensor(const Segment& segment, int block) {
+  int low = 0;
+  for (int high = segment.count; high - low > 1;) {
+    const int middle = (low + high) / 2;
+    (segment.first_block[middle] <= block ? low : high) = middle;
+  }
+  return low;
+}
+
+template <class T>
+__device__ __forceinline__ const T* row_of(const Segment& segment, const void* const* table, const Shape& shape, int t,
+                                           int64_t n) {
+  if (table) {
+    return static_cast<const T*>(table[(segment.first_tensor + t) * shape.clients + n]);
+  }
+  return static_cast<const T*>(segment.base[t]) + n * segment.stride[t];
+}
+
+template <class T>
+__device__ __forceinline__ Pack<T> load_pack(const T* row, int64_t column, int64_t numel) {
+  if (is_aligned(row) && column + Pack<T>::kCount <= numel) {
+    return *reinterpret_cast<const Pack<T>*>(row + column);
+  }
+  Pack<T> pack;
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kCount; ++i) {
+    pack.values[i] = column + i < numel ? row[column + i] : narrow<T>(0);
+  }
+  return pack;
+}
+
+template <class T>
+__device__ __forceinline__ void store_pack(T* row, int64_t column, int64_t numel, const Pack<T>& pack) {
+  if (is_aligned(row) && column + Pack<T>::kCount <= numel) {
+    *reinterpret_cast<Pack<T>*>(row + column) = pack;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kCount; ++i) {
+    if (column + i < numel) {
+      row[column + i] = pack.values[i];
+    }
+  }
+}
+
+__device__ __forceinline__ bool is_finite(double value) {
+  return value - value == 0;
+}
+__device__ __forceinline__ bool is_finite(float value) {
+  return value - value == 0;
+}
+
+// Block (b, y): one run of columns of one tensor, mixtures [y * kMixtures, ...).
+template <class T, int kMixtures>
+__global__ void __launch_bounds__(kThreads)
+    aggregate_kernel(const Segment segment, const void* const* table, const Shape shape, const accumulate_t<T>* weights,
+                     int64_t* nonfinite) {
+  using A = accumulate_t<T>;
+  constexpr int kCount = Pack<T>::kCount;
+  const int t = find_tensor(segment, blockIdx.x);
+  const int64_t numel = segment.numel[t];
+  const int64_t column =
+      (int64_t{static_cast<int>(blockIdx.x) - segment.first_block[t]} * kThreads + threadIdx.x) * kCount;
+  const int64_t group = (segment.first_tensor + t) / shape.tensors_per_group;
+  const int64_t first = int64_t{blockIdx.y} * kMixtures;
+  const int mixtures = static_cast<int>(shape.mixtures - first < kMixtures ? shape.mixtures - first : kMixtures);
+  const A* w = weights + (group * shape.mixtures + first) * shape.clients;
+  const bool counts = nonfinite != nullptr && blockIdx.y == 0;
+
+  A sums[kMixtures][kCount] = {};
+  for (int64_t n = 0; n < shape.clients; ++n) {
+    const Pack<T> x = load_pack(row_of<T>(segment, table, shape, t, n), column, numel);
+    int bad = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const A value = widen(x.values[i]);
+      bad += !is_finite(value);
+#pragma unroll
+      for (int m = 0; m < kMixtures; ++m) {
+        if (m < mixtures) {
+          sums[m][i] += w[m * shape.clients + n] * value;
+        }
+      }
+    }
+    // Bad values are rare: a vote of the warp comes before any sum or atomic.
+    if (counts && __any_sync(kAllLanes, bad)) {
+      bad = warp_sum(bad);
+      if (threadIdx.x % kWarp == 0) {
+        atomicAdd(reinterpret_cast<unsigned long long*>(nonfinite + group * shape.clients + n),
+                  static_cast<unsigned long long>(bad));
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kMixtures; ++m) {
+    if (m < mixtures) {
+      Pack<T> result;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        result.values[i] = narrow<T>(sums[m][i]);
+      }
+      store_pack(static_cast<T*>(segment.out[t]) + (first + m) * numel, column, numel, result);
+    }
+  }
+}
+
+// A block walks over tiles of columns. The tile's gradients are staged in shared memory once, for all clients; each
+// warp takes every (kThreads / kWarp)-th client, writes its gradient row and adds its dot products to the block's own
+// sums.
+template <class T, int kMixtures>
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks)
+    aggregate_backward_kernel(const Segment segment, const void* const* table, const Shape shape,
+                              const accumulate_t<T>* weights, bool writes_rows, double* partial, int tiles) {
+  using A = accumulate_t<T>;
+  PFL_SHARED(A, staged, kMixtures * kTile);
+  const int lane = threadIdx.x % kWarp;
+  const int64_t pairs = shape.mixtures * shape.clients;
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int t = find_tensor(segment, tile);
+    const int64_t numel = segment.numel[t];
+    const int64_t begin = int64_t{tile - segment.first_block[t]} * kTile;
+    const int count = static_cast<int>(numel - begin < kTile ? numel - begin : kTile);
+    const int64_t group = (segment.first_tensor + t) / shape.tensors_per_group;
+    const A* w = weights + group * pairs;
+    const T* grads = static_cast<const T*>(segment.grads[t]) + begin;
+    for (int64_t first = 0; first < shape.mixtures; first += kMixtures) {
+      const int mixtures = static_cast<int>(shape.mixtures - first < kMixtures ? shape.mixtures - first : kMixtures);
+      __syncthreads();  // nobody may still read the previous gradients
+      for (int i = threadIdx.x; i < mixtures * count; i += kThreads) {
+        const int m = i / count;
+        const int j = i % count;
+        staged[m * kTile + j] = widen(grads[(first + m) * numel + j]);
+      }
+      __syncthreads();
+      for (int64_t n = threadIdx.x / kWarp; n < shape.clients; n += kThreads / kWarp) {
+        const T* x = row_of<T>(segment, table, shape, t, n) + begin;
+        T* out = static_cast<T*>(segment.out[t]) + n * numel + begin;
+        A dots[kMixtures] = {};
+#pragma unroll 1  // left to itself the compiler unrolls until registers spill
+        for (int j = lane; j < count; j += kWarp) {
+          const A value = partial ? widen(x[j]) : A(0);
+          A sum = 0;
+#pragma unroll
+          for (int m = 0; m < kMixtures; ++m) {
+            if (m < mixtures) {
+              const A g = staged[m * kTile + j];
+              sum += w[(first + m) * shape.clients + n] * g;
+              dots[m] += g * value;
+            }
+          }
+          if (writes_rows && first == 0) {
+            // Mixtures that are not staged yet are read directly: a row is rounded and written only once.
+#pragma unroll 1
+            for (int64_t m = kMixtures; m < shape.mixtures; ++m) {
+              sum += w[m * shape.clients + n] * widen(grads[m * numel + j]);
+            }
+            out[j] = narrow<T>(sum);
+          }
+        }
+#pragma unroll
+        for (int m = 0; m < kMixtures; ++m) {
+          const A dot = warp_sum(dots[m]);
+          if (partial && lane == 0 && m < mixtures) {
+            partial[(blockIdx.x * shape.groups + group) * pairs + (first + m) * shape.clients + n] += dot;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Sums the parts into the first one, in their order.
+__global__ void __launch_bounds__(kThreads) sum_parts_kernel(double* partial, int64_t parts, int64_t pairs) {
+  const int64_t pair = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (pair < pairs) {
+    double total = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      total += partial[part * pairs + pair];
+    }
+    partial[pair] = total;
+  }
+}
+
+// Calls launch(segment, blocks) for the model's tensors, as many at a time as kernel arguments can hold.
+template <class Launch>
+int for_each_segment(const AggregateSizes& sizes, const AggregateRows& rows, const void* const* grads, void* const* out,
+                     int64_t columns_per_block, Launch launch) {
+  for (int64_t first = 0; first < sizes.tensors; first += kTensorsPerLaunch) {
+    Segment segment = {};
+    segment.first_tensor = first;
+    for (int64_t t = first; t < sizes.tensors && segment.count < kTensorsPerLaunch; ++t) {
+      const int i = segment.count++;
+      segment.base[i] = rows.base[t];
+      segment.stride[i] = rows.stride[t];
+      segment.numel[i] = rows.numel[t];
+      segment.grads[i] = grads ? grads[t] : nullptr;
+      segment.out[i] = out ? out[t] : nullptr;
+      const int64_t blocks = (rows.numel[t] + columns_per_block - 1) / columns_per_block;
+      segment.first_block[i + 1] = segment.first_block[i] + static_cast<int>(blocks);
+    }
+    const int blocks = segment.first_block[segment.count];
+    if (blocks > 0) {
+      launch(segment, blocks);
+    }
+    if (const cudaError_t error = cudaGetLastError()) {
+      return static_cast<int>(error);
+    }
+  }
+  return 0;
+}
+
+Shape shape_of(const AggregateSizes& sizes) {
+  return {sizes.tensors / sizes.groups, sizes.mixtures, sizes.clients, sizes.groups};
+}
+
+template <class T, int kMixtures>
+int forward(const AggregateForward& p, cudaStream_t stream) {
+  const unsigned mixture_blocks = static_cast<unsigned>((p.sizes.mixtures + kMixtures - 1) / kMixtures);
+  if (p.sizes.tensors == 0 || mixture_blocks == 0) {
+    return 0;
+  }
+  return for_each_segment(
+      p.sizes, p.rows, nullptr, p.out, int64_t{kThreads} * Pack<T>::kCount, [&](const Segment& segment, int blocks) {
+        PFL_LAUNCH((aggregate_kernel<T, kMixtures>), dim3(blocks, mixture_blocks), dim3(kThreads), 0, stream, segment,
+                   p.rows.table, shape_of(p.sizes), static_cast<const accumulate_t<T>*>(p.weights), p.nonfinite);
+      });
+}
+
+template <class T, int kMixtures>
+int backward(const AggregateBackward& p, cudaStream_t stream) {
+  if (p.sizes.tensors == 0 || p.sizes.mixtures == 0 || p.sizes.clients == 0) {
+    return 0;
+  }
+  const int error =
+      for_each_segment(p.sizes, p.rows, p.grads, p.grad_rows, kTile, [&](const Segment& segment, int tiles) {
+        const int blocks = tiles < p.parts ? tiles : static_cast<int>(p.parts);
+        PFL_LAUNCH((aggregate_backward_kernel<T, kMixtures>), dim3(blocks), dim3(kThreads), 0, stream, segment,
+                   p.rows.table, shape_of(p.sizes), static_cast<const accumulate_t<T>*>(p.weights),
+                   p.grad_rows != nullptr, p.grad_weights, tiles);
+      });
+  if (error != 0 || p.grad_weights == nullptr) {
+    return error;
+  }
+  const int64_t pairs = p.sizes.groups * p.sizes.mixtures * p.sizes.clients;
+  PFL_LAUNCH(sum_parts_kernel, dim3(static_cast<unsigned>((pairs + kThreads - 1) / kThreads)), dim3(kThreads), 0,
+             stream, p.grad_weights, p.parts, pairs);
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <class T>
+int dispatch(const AggregateForward& p, cudaStream_t stream) {
+  return p.sizes.mixtures == 1 ? forward<T, 1>(p, stream) : forward<T, kManyMixtures>(p, stream);
+}
+
+template <class T>
+int dispatch(const AggregateBackward& p, cudaStream_t stream) {
+  return p.sizes.mixtures == 1 ? backward<T, 1>(p, stream) : backward<T, kManyMixtures>(p, stream);
+}
+
+template <class Problem>
+int dispatch_type(const Problem& p, void* stream) {
+  const cudaStream_t on = static_cast<cudaStream_t>(stream);
+  switch (p.sizes.dtype) {
+    case Float::kDouble:
+      return dispatch<double>(p, on);
+    case Float::kFloat:
+      return dispatch<float>(p, on);
+    case Float::kBFloat16:
+      return dispatch<__nv_bfloat16>(p, on);
+    case Float::kHalf:
+      return dispatch<__half>(p, on);
+  }
+  return static_cast<int>(cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace pfl
+
+int pfl_cuda_aggregate(const pfl::AggregateForward* problem, void* stream) {
+  return pfl::dispatch_type(*problem, stream);
+}
+
+int pfl_cuda_aggregate_backward(const pfl::AggregateBackward* problem, void* stream) {
+  return pfl::dispatch_type(*problem, stream);
+}

@@ -1,0 +1,86 @@
+// The one place where a kernel learns whether nvcc or the emulation build compiles it.
+#pragma once
+
+#ifdef PFL_EMULATION
+#include "emulation/cuda.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#define PFL_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+#define PFL_SHARED(type, name, count) __shared__ type name[count]
+#define PFL_DYNAMIC_SHARED(type, name)              \
+  extern __shared__ unsigned char pfl_shared_raw[]; \
+  type* const name = reinterpret_cast<type*>(pfl_shared_raw)
+#endif
+
+namespace pfl {
+
+template <class T>
+struct Accumulate {
+  using type = float;
+};
+template <>
+struct Accumulate<double> {
+  using type = double;
+};
+template <class T>
+using accumulate_t = typename Accumulate<T>::type;
+
+__device__ __forceinline__ double widen(double value) {
+  return value;
+}
+__device__ __forceinline__ float widen(float value) {
+  return value;
+}
+__device__ __forceinline__ float widen(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+__device__ __forceinline__ float widen(__half value) {
+  return __half2float(value);
+}
+
+template <class T>
+__device__ __forceinline__ T narrow(accumulate_t<T> value);
+template <>
+__device__ __forceinline__ double narrow<double>(double value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ float narrow<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+template <>
+__device__ __forceinline__ __half narrow<__half>(float value) {
+  return __float2half_rn(value);
+}
+
+// Sixteen bytes of T: the widest load and store there is.
+template <class T>
+struct alignas(16) Pack {
+  static constexpr int kCount = 16 / sizeof(T);
+  T values[kCount];
+};
+
+__device__ __forceinline__ bool is_aligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kWarp = 32;
+
+template <class A>
+__device__ __forceinline__ A warp_sum(A value) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, offset);
+  }
+  return value;
+}
+
+}  // namespace pfl

@@ -1,0 +1,12 @@
+// The operators of pfl_fast: one schema line each. Contracts stand in <op>.h, kernels in cpu/ and cuda/.
+#include <torch/csrc/stable/library.h>
+
+STABLE_TORCH_LIBRARY(pfl_fast, m) {
+  m.def("aggregate(Tensor[] stacked, Tensor weights, bool count_nonfinite) -> (Tensor[], Tensor)");
+  m.def("aggregate_into(Tensor(a!)[] out, Tensor[] stacked, Tensor weights, bool count_nonfinite) -> Tensor");
+  m.def("aggregate_rows(Tensor[] rows, Tensor weights, bool count_nonfinite) -> (Tensor[], Tensor)");
+  m.def(
+      "aggregate_backward(Tensor[] grads, Tensor[] stacked, Tensor weights, bool needs_stacked, bool needs_weights)"
+      " -> (Tensor[], Tensor)");
+  m.def("cpu_capability() -> str");
+}

@@ -1,0 +1,130 @@
+"""``pfl-fast doctor``: what is installed, what is missing, what to do about it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import click
+
+from pfl_fast import __version__
+from pfl_fast.native import build
+from pfl_fast.paths import cache_folder, data_folder
+
+
+@dataclass
+class Diagnosis:
+    """Facts by section, one suggestion per thing missing, and whether training can work."""
+
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    suggestions: list[str] = field(default_factory=list)
+    can_train: bool = True
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
+def doctor(as_json: bool) -> None:
+    r"""Say what is installed, what is missing and what to do about it.
+
+    Exits with 0 when training can work, with 1 when it cannot.
+
+    \b
+    Examples:
+      pfl-fast doctor
+      pfl-fast doctor --json | python -m json.tool
+    """
+    diagnosis = diagnose()
+    click.echo(json.dumps(asdict(diagnosis), indent=2) if as_json else as_page(diagnosis))
+    sys.exit(0 if diagnosis.can_train else 1)
+
+
+def diagnose() -> Diagnosis:
+    """Looks at this machine. Never raises: what cannot be found out becomes a suggestion."""
+    result = Diagnosis()
+    cxx, nvcc = build.find_compiler(), build.find_nvcc()
+    versions: dict[str, Any] = {"pfl-fast": __version__, "python": platform.python_version()}
+    result.facts["versions"] = versions
+    result.facts["folders"] = {"data": str(data_folder()), "cache": str(cache_folder())}
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        versions["torch"] = None
+        result.can_train = False
+        result.suggestions.append(f"torch cannot be imported ({error}): pip install torch")
+    else:
+        versions["torch"] = torch.__version__
+        versions["torchvision"] = _torchvision(result)
+    versions["compiler"] = build.version_line(cxx) if cxx else None
+    versions["nvcc"] = build.version_line(nvcc) if nvcc else None
+    if cxx is None:
+        result.suggestions.append("no C++ compiler: apt-get install g++, or set CXX; until then operators are slow")
+    if versions["torch"]:
+        _native(result, nvcc)
+        _devices(result)
+    return result
+
+
+def _torchvision(result: Diagnosis) -> str | None:
+    try:
+        import torchvision
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        result.suggestions.append(
+            f"torchvision cannot be imported ({reason}): only its models need it; pip install torchvision"
+        )
+        return None
+    return str(torchvision.__version__)
+
+
+def _native(result: Diagnosis, nvcc: str | None) -> None:
+    import torch
+
+    from pfl_fast.ops import NATIVE
+
+    native = {
+        "CPU": torch.ops.pfl_fast.cpu_capability() if NATIVE.available else None,
+        "CUDA": " ".join(NATIVE.info.architectures) or None if NATIVE.info else None,
+    }
+    result.facts["kernels"] = native
+    result.facts["folders"]["library"] = str(NATIVE.folder) if NATIVE.folder else None
+    if NATIVE.problem:
+        result.suggestions.append(f"the native library is missing: {NATIVE.problem}")
+    elif NATIVE.info and NATIVE.info.cuda_problem:
+        result.suggestions.append(f"CUDA kernels could not be compiled: {NATIVE.info.cuda_problem}")
+    elif native["CUDA"] is None and torch.version.cuda:
+        how = "reinstall with WITH_CUDA=1" if nvcc else "install the CUDA toolkit (nvcc) and reinstall"
+        result.suggestions.append(f"there are no CUDA kernels: {how}")
+
+
+def _devices(result: Diagnosis) -> None:
+    import torch
+
+    gpus = (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
+    result.facts["devices"] = {
+        "CPU": f"{platform.machine()}, torch uses {torch.get_num_threads()} threads",
+        "GPUs": gpus or None,
+    }
+    if not gpus and torch.version.cuda:
+        result.suggestions.append(
+            "no GPU is visible: training runs on the CPU; with a GPU, check its driver (nvidia-smi)"
+        )
+
+
+def as_page(diagnosis: Diagnosis) -> str:
+    """The diagnosis for a person to read."""
+    lines = []
+    for section, facts in diagnosis.facts.items():
+        lines.append(click.style(section, bold=True))
+        for name, value in facts.items():
+            shown = ", ".join(value) if isinstance(value, list) else value
+            lines.append(f"  {name:13} {shown if shown is not None else '-'}")
+    if diagnosis.suggestions:
+        lines.append(click.style("suggestions", bold=True))
+        lines += [f"  - {text}" for text in diagnosis.suggestions]
+    verdict = "Training can work." if diagnosis.can_train else "Training cannot work yet."
+    return "\n".join([*lines, click.style(verdict, fg="green" if diagnosis.can_train else "red")])

@@ -1,0 +1,300 @@
+"""Compiles ``csrc`` into one shared library on LibTorch's stable ABI.
+
+``setup.py`` and the build on first use both come here, so there is one way to compile. Nothing in this file asks for a
+GPU, and nothing outside the standard library is imported before a build really starts.
+
+What the caller may set in the environment:
+
+- ``CXX``, ``CUDA_HOME``: which compilers; otherwise the first ``c++``/``g++``/``clang++`` and ``nvcc`` found.
+- ``WITH_CUDA=0|1``: never or always compile CUDA kernels; otherwise when nvcc is there and torch can use CUDA.
+- ``TORCH_CUDA_ARCH_LIST``: for example ``"8.0;9.0+PTX"``; otherwise :data:`DEFAULT_ARCHITECTURES`.
+- ``DEBUG=1``: no optimisation, debug symbols.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+LIBRARY = "libpfl_fast.so"
+INFO = "libpfl_fast.json"
+TORCH_TARGET = (2, 13)  # the oldest torch whose stable ABI the library speaks
+DEFAULT_ARCHITECTURES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX")
+
+COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+# Products and sums are rounded one by one on every instruction set and in CUDA: the same bits everywhere.
+EXACT_FLAGS = ("-ffp-contract=off",)
+CAPABILITY_FLAGS = {
+    "baseline": (),
+    "avx2": ("-mavx2", "-mf16c"),
+    "avx512": ("-mavx2", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"),
+}
+NVCC_FLAGS = (
+    *("-std=c++17", "--fmad=false", "--Werror", "all-warnings", "-Xptxas", "-warn-spills,-warn-lmem-usage"),
+    *("-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall,-Wextra"),
+)
+
+
+class BuildError(RuntimeError):
+    """The native library could not be compiled; the message says why and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compile with which tools. Two equal plans over equal sources give interchangeable libraries."""
+
+    cxx: str
+    nvcc: str | None
+    architectures: tuple[str, ...]
+    debug: bool
+
+    @property
+    def cuda(self) -> bool:
+        """Whether CUDA kernels are compiled in."""
+        return self.nvcc is not None
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """What is known about a finished library; stands beside it as JSON."""
+
+    sources: str
+    sha256: str
+    architectures: list[str]
+    compiler: str
+    nvcc: str | None
+    torch: str
+    cuda_problem: str | None = None
+
+    @staticmethod
+    def read(folder: Path) -> BuildInfo | None:
+        """The info in ``folder``, or None if it is not there or not ours."""
+        try:
+            return BuildInfo(**json.loads((folder / INFO).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def source_folder() -> Path:
+    """``csrc`` beside the package in a checkout, inside the package when installed."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package.parent / "csrc", package / "csrc"):
+        if (folder / "library.cpp").is_file():
+            return folder
+    raise BuildError(f"the C++ sources are missing from {package}: reinstall pfl-fast")
+
+
+def source_files(folder: Path) -> list[Path]:
+    """Everything that goes into the library; the emulation runtime is for tests only."""
+    files = (f for f in folder.rglob("*") if f.suffix in {".h", ".cuh", ".cpp", ".cu"})
+    return sorted(f for f in files if "emulation" not in f.relative_to(folder).parts)
+
+
+def source_hash(folder: Path) -> str:
+    """Changes when any source, or this file with the compiler flags, changes."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for file in source_files(folder):
+        digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler: ``$CXX`` or the first usual name on the path."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def find_nvcc() -> str | None:
+    """The CUDA compiler: in ``$CUDA_HOME``, on the path, or in the usual place."""
+    homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", "")]
+    places = [f"{home}/bin/nvcc" for home in homes if home] + ["nvcc", "/usr/local/cuda/bin/nvcc"]
+    return next((path for place in places if (path := shutil.which(place))), None)
+
+
+def make_plan(torch_has_cuda: bool) -> Plan:
+    """Reads the environment and looks for compilers."""
+    cxx = find_compiler()
+    if cxx is None:
+        raise BuildError("no C++ compiler found: install g++ (Debian: apt-get install g++) or set CXX")
+    wanted = os.environ.get("WITH_CUDA", "")
+    if wanted not in {"", "0", "1"}:
+        raise BuildError(f"WITH_CUDA must be 0 or 1, got {wanted!r}")
+    nvcc = find_nvcc()
+    if wanted == "1" and nvcc is None:
+        raise BuildError("WITH_CUDA=1 but nvcc was not found: install the CUDA toolkit or set CUDA_HOME")
+    if wanted == "0" or (wanted == "" and not torch_has_cuda):
+        nvcc = None
+    return Plan(cxx, nvcc, choose_architectures(nvcc) if nvcc else (), os.environ.get("DEBUG") == "1")
+
+
+def choose_architectures(nvcc: str) -> tuple[str, ...]:
+    """``TORCH_CUDA_ARCH_LIST``, or those of the default list that this nvcc knows, PTX for the newest of them."""
+    listed = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(" ", ";")
+    if listed:
+        return tuple(a for a in listed.split(";") if a)
+    known = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout.split()
+    numbers = [a.removesuffix("+PTX") for a in DEFAULT_ARCHITECTURES]
+    usable = [a for a in numbers if f"compute_{a.replace('.', '')}" in known]
+    return (*usable[:-1], f"{usable[-1]}+PTX")
+
+
+def gencode_flags(architectures: tuple[str, ...]) -> list[str]:
+    """Nvcc's spelling of ``("8.0", "9.0+PTX")``."""
+    flags = []
+    for architecture in architectures:
+        number = architecture.removesuffix("+PTX").replace(".", "")
+        if not number.rstrip("af").isdigit():
+            raise BuildError(f"TORCH_CUDA_ARCH_LIST must look like '8.0;9.0+PTX', got {architecture!r}")
+        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        if architecture.endswith("+PTX"):
+            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+    return flags
+
+
+def cache_key(plan: Plan, sources: str) -> str:
+    """Names the library that ``plan`` makes of these sources on this kind of machine."""
+    parts = [
+        sources,
+        platform.system(),
+        platform.machine(),
+        str(TORCH_TARGET),
+        str(plan.architectures),
+        str(plan.debug),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+
+def build(output: Path, plan: Plan) -> BuildInfo:
+    """Compiles into the folder ``output``: the library and its info appear there together or not at all.
+
+    If CUDA kernels were not asked for by name and nvcc fails, as it does with a host compiler it does not know, the CPU
+    kernels are built alone and the info says why.
+    """
+    try:
+        return _build(output, plan)
+    except BuildError as error:
+        if not plan.cuda or os.environ.get("WITH_CUDA") == "1":
+            raise
+        cpu_only = replace(plan, nvcc=None, architectures=())
+        return _build(output, cpu_only, cuda_problem=str(error))
+
+
+def _build(output: Path, plan: Plan, cuda_problem: str | None = None) -> BuildInfo:
+    import torch
+
+    folder = source_folder()
+    sources = source_hash(folder)
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=output) as scratch:
+        text = ninja_file(folder, plan, Path(torch.__file__).parent)
+        (Path(scratch) / "build.ninja").write_text(text)
+        run_ninja(Path(scratch))
+        library = Path(scratch) / LIBRARY
+        info = BuildInfo(
+            sources=sources,
+            sha256=hashlib.sha256(library.read_bytes()).hexdigest(),
+            architectures=list(plan.architectures),
+            compiler=version_line(plan.cxx),
+            nvcc=version_line(plan.nvcc) if plan.nvcc else None,
+            torch=torch.__version__,
+            cuda_problem=cuda_problem,
+        )
+        # The info is written last and names the library's hash: a library cut short is never taken for a good one.
+        (output / INFO).unlink(missing_ok=True)
+        library.replace(output / LIBRARY)
+        written = Path(scratch) / INFO
+        written.write_text(json.dumps(asdict(info), indent=2) + "\n")
+        written.replace(output / INFO)
+    return info
+
+
+def version_line(tool: str) -> str:
+    """The line of ``tool --version`` that has the number in it."""
+    lines = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    return next((line for line in lines if "release" in line), lines[0] if lines else "unknown version")
+
+
+def run_ninja(folder: Path) -> None:
+    """Runs ninja and turns a failure into a BuildError with the end of the compiler's output."""
+    ninja = shutil.which("ninja")
+    if ninja is None:
+        import ninja as ninja_package
+
+        ninja = str(Path(ninja_package.BIN_DIR) / "ninja")
+    jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
+    result = subprocess.run([ninja, "-C", str(folder), *jobs], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        tail = "\n".join((result.stdout + result.stderr).splitlines()[-30:])
+        raise BuildError(f"compiling the native library failed:\n{tail}")
+
+
+def ninja_file(folder: Path, plan: Plan, torch_folder: Path) -> str:
+    """The whole build as one ninja file: CPU kernels once per instruction set, the rest once."""
+    level = ["-O0", "-g"] if plan.debug else ["-O3"]
+    x86 = platform.machine() in {"x86_64", "AMD64"}
+    target = (TORCH_TARGET[0] << 56) | (TORCH_TARGET[1] << 48)
+    defines = [f"-DTORCH_TARGET_VERSION={target:#018x}ULL", *(["-DPFL_WITH_X86_CAPABILITIES"] if x86 else [])]
+    own = [f"-I{folder}", f"-I{folder / 'cpu'}", f"-I{folder / 'cuda'}"]
+    cxx_flags = [*COMMON_FLAGS, *EXACT_FLAGS, *level, *defines, *own, "-isystem", str(torch_folder / "include")]
+    linker = [plan.nvcc, "-shared", "-cudart", "static"] if plan.nvcc else [plan.cxx, "-shared"]
+    lines = [
+        "rule cxx",
+        f"  command = {join([plan.cxx])} -MMD -MF $out.d {join(cxx_flags)} $extra -c $in -o $out",
+        "  description = C++  $label",
+        "rule nvcc",
+        f"  command = {nvcc_command(plan, own, level)} -c $in -o $out",
+        "  description = CUDA $label",
+        "rule link",
+        f"  command = {join(linker)} $in -o $out {join(['-L', str(torch_folder / 'lib')])} -ltorch_cpu",
+        "  description = link $label",
+    ]
+    objects = []
+
+    def compile_one(rule: str, source: Path, name: str, extra: str = "") -> None:
+        objects.append(name)
+        lines.append(f"build {name}: {rule} {escape(source)}")
+        lines.append(f"  label = {source.relative_to(folder)} {extra.split(' ')[0].removeprefix('-DPFL_CAPABILITY=')}")
+        lines.append(f"  extra = {extra}")
+
+    for source in [f for f in source_files(folder) if f.suffix in {".cpp", ".cu"}]:
+        stem = "_".join(source.relative_to(folder).with_suffix("").parts)
+        if source.suffix == ".cu" or source.parent.name == "cuda":
+            if plan.cuda:
+                compile_one("nvcc" if source.suffix == ".cu" else "cxx", source, f"{stem}.o")
+        elif source.stem.endswith("_kernel"):
+            for capability in CAPABILITY_FLAGS if x86 else ["baseline"]:
+                extra = join([f"-DPFL_CAPABILITY={capability}", *CAPABILITY_FLAGS[capability]])
+                compile_one("cxx", source, f"{stem}_{capability}.o", extra)
+        else:
+            compile_one("cxx", source, f"{stem}.o")
+    lines += [f"build {LIBRARY}: link {' '.join(objects)}", f"  label = {LIBRARY}", f"default {LIBRARY}", ""]
+    return "\n".join(lines)
+
+
+def nvcc_command(plan: Plan, own: list[str], level: list[str]) -> str:
+    """Nvcc with all its flags; ``false`` when CUDA is off, as the rule must still have a command."""
+    if plan.nvcc is None:
+        return "false"
+    return (
+        join([plan.nvcc, "-ccbin", plan.cxx, "--threads", "0", *NVCC_FLAGS, *level, *own])
+        + " "
+        + join(gencode_flags(plan.architectures))
+    )
+
+
+def join(words: list[str]) -> str:
+    """A command line for the shell inside a ninja file."""
+    return shlex.join(words).replace("$", "$$")
+
+
+def escape(path: Path) -> str:
+    """A path as ninja wants it."""
+    return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")

@@ -1,0 +1,17 @@
+"""Fused operators for personalized federated learning, usable in any training loop.
+
+>>> import torch
+>>> from pfl_fast import ops
+>>> ops.aggregate(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), torch.tensor([0.5, 0.5]))
+tensor([2., 4.])
+
+Every operator runs natively on CPU and CUDA tensors and has a plain-torch twin in :mod:`pfl_fast.ops.reference`;
+``with ops.use("reference"):`` runs that one instead.
+"""
+
+from pfl_fast.ops import reference
+from pfl_fast.ops.aggregate import aggregate, aggregate_checked
+from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
+from pfl_fast.ops.backend import NATIVE, use, uses_native
+
+__all__ = ["NATIVE", "aggregate", "aggregate_checked", "aggregate_state_dicts", "reference", "use", "uses_native"]

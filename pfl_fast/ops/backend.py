@@ -1,0 +1,75 @@
+"""Which implementation runs, and how an operator registers its Python side with the native library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from pfl_fast.native.load import Native, load
+
+NATIVE: Native = load()
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_use_native = NATIVE.available
+
+
+def uses_native() -> bool:
+    """Whether the native operators run at this moment (else the plain-torch reference does)."""
+    return _use_native
+
+
+@contextmanager
+def use(implementation: str) -> Iterator[None]:
+    """Forces ``"native"`` or ``"reference"`` operators inside a ``with`` block, for the whole process.
+
+    >>> with use("reference"):
+    ...     uses_native()
+    False
+    """
+    global _use_native
+    if implementation not in {"native", "reference"}:
+        raise ValueError(f"ops.use: implementation must be 'native' or 'reference', got {implementation!r}")
+    if implementation == "native" and not NATIVE.available:
+        raise RuntimeError(f"ops.use: the native library is not there: {NATIVE.problem}")
+    before = _use_native
+    _use_native = implementation == "native"
+    try:
+        yield
+    finally:
+        _use_native = before
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether values may be looked at: in host memory, and not inside vmap or torch.compile."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.device.type == "cpu" and not wrapped and not torch.compiler.is_compiling()
+
+
+def fake(op: str) -> Callable[[_F], _F]:
+    """Registers the function below it as what ``op`` does to shapes and dtypes alone."""
+    return _register(lambda function: torch.library.register_fake(f"pfl_fast::{op}", function))
+
+
+def vmap(op: str) -> Callable[[_F], _F]:
+    """Registers the function below it as the batching rule of ``op``."""
+    return _register(lambda function: torch.library.register_vmap(f"pfl_fast::{op}", function))
+
+
+def gradient(op: str, setup_context: Callable[..., None]) -> Callable[[_F], _F]:
+    """Registers the function below it as the backward of ``op``."""
+    return _register(
+        lambda function: torch.library.register_autograd(f"pfl_fast::{op}", function, setup_context=setup_context)
+    )
+
+
+def _register(action: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    def decorate(function: _F) -> _F:
+        if NATIVE.available:
+            action(function)
+        return function
+
+    return decorate
