@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
       (int64_t{static_cast<int>(blockIdx.x) - segment.first_block[t]} * kThreads + threadIdx.x) * kCount;
   const int64_t group = (segment.first_tensor + t) / shape.tensors_per_group;
   const int64_t first = int64_t{blockIdx.y} * kMixtures;
-  const int mixtures = static_cast<int>(shape.mixtures - first < kMixtures ? shape.mixtures - first : kMixtures);
+  const int mixtures = static_cast<int>(least(shape.mixtures - first, kMixtures));
   const A* w = weights + (group * shape.mixtures + first) * shape.clients;
   const bool counts = nonfinite != nullptr && blockIdx.y == 0;
 
@@ -152,12 +152,12 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
     const int t = find_tensor(segment, tile);
     const int64_t numel = segment.numel[t];
     const int64_t begin = int64_t{tile - segment.first_block[t]} * kTile;
-    const int count = static_cast<int>(numel - begin < kTile ? numel - begin : kTile);
+    const int count = static_cast<int>(least(numel - begin, kTile));
     const int64_t group = (segment.first_tensor + t) / shape.tensors_per_group;
     const A* w = weights + group * pairs;
     const T* grads = static_cast<const T*>(segment.grads[t]) + begin;
     for (int64_t first = 0; first < shape.mixtures; first += kMixtures) {
-      const int mixtures = static_cast<int>(shape.mixtures - first < kMixtures ? shape.mixtures - first : kMixtures);
+      const int mixtures = static_cast<int>(least(shape.mixtures - first, kMixtures));
       __syncthreads();  // nobody may still read the previous gradients
       for (int i = threadIdx.x; i < mixtures * count; i += kThreads) {
         const int m = i / count;
@@ -266,7 +266,7 @@ int backward(const AggregateBackward& p, cudaStream_t stream) {
   }
   const int error =
       for_each_segment(p.sizes, p.rows, p.grads, p.grad_rows, kTile, [&](const Segment& segment, int tiles) {
-        const int blocks = tiles < p.parts ? tiles : static_cast<int>(p.parts);
+        const int blocks = static_cast<int>(least(tiles, p.parts));
         PFL_LAUNCH((aggregate_backward_kernel<T, kMixtures>), dim3(blocks), dim3(kThreads), 0, stream, segment,
                    p.rows.table, shape_of(p.sizes), static_cast<const accumulate_t<T>*>(p.weights),
                    p.grad_rows != nullptr, p.grad_weights, tiles);

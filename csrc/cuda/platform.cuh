@@ -1,6 +1,8 @@
 // The one place where a kernel learns whether nvcc or the emulation build compiles it.
 #pragma once
 
+#include <cstdint>
+
 #ifdef PFL_EMULATION
 #include "emulation/cuda.h"
 #else
@@ -59,6 +61,10 @@ __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) {
 template <>
 __device__ __forceinline__ __half narrow<__half>(float value) {
   return __float2half_rn(value);
+}
+
+__host__ __device__ __forceinline__ int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
 }
 
 // Sixteen bytes of T: the widest load and store there is.

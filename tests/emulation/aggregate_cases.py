@@ -14,7 +14,13 @@ from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
 SOURCE = "aggregate_kernel.cu"
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT = {
+    "m <= kMixtures": "the guard inside the loop skips it",
+    "tile <= tiles": "a tile past the end has no columns",
+    "first <= shape.mixtures": "a group of mixtures past the end is empty",
+    "first <= sizes.tensors": "a segment past the end is empty and not launched",
+    "kCount < numel": "the last pack is then handled value by value",
+}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

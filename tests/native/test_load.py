@@ -1,0 +1,104 @@
+"""A package that was installed without its library: built on first use, once, and mended when damaged."""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import pfl_fast
+from pfl_fast.native import build
+
+USE = """
+import torch
+from pfl_fast import ops
+print(ops.aggregate(torch.ones(2, 3), torch.ones(2)).tolist(), ops.uses_native())
+"""
+COMPILING = "pfl-fast: compiling the native library"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """The package as pip lays it down when torch is not there: sources inside, no library."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    source = Path(pfl_fast.__file__).parent
+    shutil.copytree(source, folder / "pfl_fast", ignore=shutil.ignore_patterns("lib", "__pycache__"))
+    shutil.copytree(build.source_folder(), folder / "pfl_fast" / "csrc", ignore=shutil.ignore_patterns("emulation"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def use(package, cache, **environment):
+    """Imports and uses the package in a fresh process, without optimisation so that it compiles quickly."""
+    settings = {"PYTHONPATH": str(package), "PFL_FAST_CACHE": str(cache), "WITH_CUDA": "0", "DEBUG": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", USE],
+        env={**os.environ, **settings, **environment},
+        cwd=package,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
+def test_first_use_builds_once_and_damage_is_mended(package, cache):
+    with ThreadPoolExecutor() as pool:  # two processes at once: one compiles, the other waits and finds it done
+        both = list(pool.map(lambda _: use(package, cache), range(2)))
+    assert [r.stdout for r in both] == ["[2.0, 2.0, 2.0] True\n"] * 2
+    assert sum(r.stderr.count(COMPILING) for r in both) == 1
+
+    (library,) = cache.rglob(build.LIBRARY)
+    whole = library.read_bytes()
+    assert COMPILING not in use(package, cache).stderr
+
+    library.write_bytes(whole[: len(whole) // 2])  # loading this would crash the process
+    mended = use(package, cache)
+    assert mended.stdout == "[2.0, 2.0, 2.0] True\n"
+    assert mended.stderr.count(COMPILING) == 1
+    assert len(library.read_bytes()) == len(whole)
+
+
+def test_without_a_compiler_the_reference_runs_with_one_warning(package, tmp_path):
+    result = use(package, tmp_path, CXX="no-such-compiler")
+    assert result.stdout == "[2.0, 2.0, 2.0] False\n"
+    assert result.stderr.count("RuntimeWarning") == 1
+    assert "no C++ compiler found: install g++" in result.stderr
+
+
+def test_unwritable_cache_is_named(package, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    result = use(package, tmp_path / "file")
+    assert result.stdout == "[2.0, 2.0, 2.0] False\n"
+    assert str(tmp_path / "file") in result.stderr
+
+
+@pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
+def test_failing_nvcc_leaves_the_cpu_kernels(package, tmp_path):
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\necho 'unsupported host compiler' >&2\nexit 1\n")
+    nvcc.chmod(0o755)
+    code = (
+        "import torch; torch.version.cuda = '99.0'\n"
+        "from pfl_fast import ops\n"
+        "print(ops.uses_native(), ops.NATIVE.info.architectures, 'unsupported host' in ops.NATIVE.info.cuda_problem)"
+    )
+    settings = {"PYTHONPATH": str(package), "PFL_FAST_CACHE": str(tmp_path), "CUDA_HOME": str(tmp_path / "cuda")}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **settings, "WITH_CUDA": "", "DEBUG": "1", "TORCH_CUDA_ARCH_LIST": "9.0"},
+        cwd=package,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "True [] True\n"
+    assert "only the CPU kernels could be compiled" in result.stderr

@@ -1,0 +1,53 @@
+"""Imports point one way: what may import what, and nothing else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pfl_fast
+
+PACKAGE = Path(pfl_fast.__file__).parent
+# A part may import itself and the parts named here; parts that do not exist yet cost nothing.
+MAY_IMPORT = {
+    "paths": set(),
+    "native": {"paths"},
+    "ops": {"native"},
+    "nn": {"ops"},
+    "testing": set(),
+    "models": {"ops", "nn"},
+    "data": {"ops", "paths"},
+    "methods": {"ops", "nn", "models"},
+    "engine": {"methods", "data", "ops"},
+    "experiment": {"engine", "methods", "models", "data", "config", "ops", "paths"},
+    "config": set(),
+    "analysis": {"experiment", "ops"},
+    "report": {"analysis"},
+    "cli": {"config", "experiment", "report", "analysis", "native", "ops", "paths"},
+    "__main__": {"cli"},
+    "__init__": {"experiment"},
+}
+
+
+def imports_of(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pfl_fast":
+            parts = node.module.split(".")
+            yield from [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            yield from [a.name.split(".")[1] for a in node.names if a.name.startswith("pfl_fast.")]
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_imports_point_one_way(file):
+    part = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    names = {name for name in imports_of(file) if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()}
+    assert names <= MAY_IMPORT[part] | {part}
+
+
+def test_importing_the_package_does_not_import_torch():
+    """``pfl-fast --help`` and setup.py stay instant."""
+    for name in ("__init__.py", "native/build.py", "cli/__init__.py", "cli/doctor.py", "paths.py"):
+        for node in ast.parse((PACKAGE / name).read_text()).body:
+            imported = [a.name for a in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            assert "torch" not in imported, name
