@@ -24,8 +24,8 @@ class BuildNative(build_ext):
         except ImportError:
             print("torch is not installed here: the native library will be compiled on first use")
             return
-        base = HERE if self.inplace else Path(self.build_lib)
-        build.build(base / "pfl_fast" / "native" / "lib", build.make_plan(torch.version.cuda is not None))
+        output = (HERE if self.inplace else Path(self.build_lib)) / "pfl_fast" / "native" / "lib"
+        build.build(output, HERE / "build" / "native", build.make_plan(torch.version.cuda is not None))
 
     def get_outputs(self) -> list[str]:
         return []

@@ -17,17 +17,8 @@
 
 namespace pfl {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-inline bool is_supported_float(ScalarType type) {
-  return type == ScalarType::Double || type == ScalarType::Float || type == ScalarType::BFloat16 ||
-         type == ScalarType::Half;
-}
-
 inline void check_weights(const char* op, const Tensor& weights) {
-  PFL_CHECK(is_supported_float(weights.scalar_type()), op,
-            ": weights must be float64, float32, bfloat16 or float16, got ", weights.scalar_type());
+  check_float(op, "weights", weights);
   PFL_CHECK(weights.dim() >= 1 && weights.dim() <= 3, op,
             ": weights must be [clients] or [mixtures, clients], got shape ", shape_of(weights));
   // Looking at values on a GPU would stall the stream, so only weights in host memory are inspected.
@@ -40,14 +31,15 @@ inline void check_weights(const char* op, const Tensor& weights) {
   }
 }
 
+inline std::string indexed(const char* name, size_t index) {
+  return concatenate(name, "[", index, "]");
+}
+
 inline void check_tensor(const char* op, const char* name, size_t index, const Tensor& tensor, const Tensor& first,
                          const Tensor& weights) {
-  PFL_CHECK(is_supported_float(tensor.scalar_type()), op, ": ", name, "[", index,
-            "] must be float64, float32, bfloat16 or float16, got ", tensor.scalar_type());
-  PFL_CHECK(tensor.scalar_type() == first.scalar_type(), op, ": ", name, "[", index, "] must have the dtype of ", name,
-            "[0], ", first.scalar_type(), ", got ", tensor.scalar_type());
-  PFL_CHECK(same_device(tensor, weights), op, ": ", name, "[", index, "] must be on the device of weights, ",
-            device_of(weights), ", got ", device_of(tensor));
+  check_float(op, indexed(name, index), tensor);
+  check_dtype(op, indexed(name, index), tensor, indexed(name, 0), first);
+  check_device(op, indexed(name, index), tensor, "weights", weights);
 }
 
 inline void check_aggregate(const char* op, const std::vector<Tensor>& stacked, const Tensor& weights) {
@@ -90,8 +82,7 @@ inline void check_rows(const char* op, const std::vector<Tensor>& rows, const Te
   for (size_t i = 0; i < rows.size(); ++i) {
     const Tensor& first = rows[i - i % clients];
     check_tensor(op, "rows", i, rows[i], rows[0], weights);
-    PFL_CHECK(shape_of(rows[i]) == shape_of(first), op, ": rows[", i, "] must have the shape of rows[", i - i % clients,
-              "], ", shape_of(first), ", got ", shape_of(rows[i]));
+    check_shape(op, indexed("rows", i), rows[i], indexed("rows", i - i % clients), first);
   }
 }
 

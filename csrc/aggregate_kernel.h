@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/capability.h"
 #include "dtype.h"
 
 namespace pfl {
@@ -54,4 +55,23 @@ inline int64_t aggregate_parts(const AggregateSizes& sizes, int64_t most) {
   return affordable < 1 ? 1 : (affordable < most ? affordable : most);
 }
 
+constexpr int64_t kAggregateTile = 2048;      // columns whose sums stay in the CPU's first-level cache
+constexpr int64_t kAggregateCudaParts = 512;  // blocks of the CUDA backward: each owns one set of partial sums
+
+// first_tile [T + 1]: number of tiles before each tensor. [begin, end): the tiles to do. nonfinite [G, N] or null.
+PFL_DECLARE_CPU_KERNEL(aggregate_forward, (const AggregateForward& p, const int64_t* first_tile, int64_t begin,
+                                           int64_t end, int64_t* nonfinite))
+
+// [begin, end): the parts to do, each with its own partial sums.
+PFL_DECLARE_CPU_KERNEL(aggregate_backward,
+                       (const AggregateBackward& p, const int64_t* first_tile, int64_t begin, int64_t end))
+
 }  // namespace pfl
+
+// Launchers return a cudaError_t as a number. Pointers are device pointers, except the arrays [T] of pointers and
+// sizes, which are read on the host. C linkage, and one pointer to a struct of eight-byte fields, so that the tests can
+// call the emulated kernels without a compiler.
+extern "C" {
+int pfl_cuda_aggregate(const pfl::AggregateForward* problem, void* stream);
+int pfl_cuda_aggregate_backward(const pfl::AggregateBackward* problem, void* stream);  // sums into the first part
+}

@@ -18,17 +18,6 @@
 
 namespace pfl {
 
-inline Float kernel_type(ScalarType type) {
-  return type == ScalarType::Double     ? Float::kDouble
-         : type == ScalarType::Float    ? Float::kFloat
-         : type == ScalarType::BFloat16 ? Float::kBFloat16
-                                        : Float::kHalf;
-}
-
-inline ScalarType accumulate_type(ScalarType type) {
-  return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
-
 // A tensor whose rows are contiguous, however far apart: itself where it can be read in place, else a copy.
 inline Tensor with_contiguous_rows(const Tensor& tensor) {
   int64_t expected = 1;

@@ -7,7 +7,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "dtype.h"
+
 namespace pfl {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
 
 // Throws a RuntimeError (in Python) that says only what the caller needs: no file names, no line numbers.
 #define PFL_CHECK(condition, ...)                                \
@@ -24,7 +29,23 @@ std::string concatenate(const Parts&... parts) {
   return text.str();
 }
 
-inline std::string shape_of(const torch::stable::Tensor& tensor) {
+inline bool is_supported_float(ScalarType type) {
+  return type == ScalarType::Double || type == ScalarType::Float || type == ScalarType::BFloat16 ||
+         type == ScalarType::Half;
+}
+
+inline Float kernel_type(ScalarType type) {
+  return type == ScalarType::Double     ? Float::kDouble
+         : type == ScalarType::Float    ? Float::kFloat
+         : type == ScalarType::BFloat16 ? Float::kBFloat16
+                                        : Float::kHalf;
+}
+
+inline ScalarType accumulate_type(ScalarType type) {
+  return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+inline std::string shape_of(const Tensor& tensor) {
   std::ostringstream text;
   text << '[';
   const auto sizes = tensor.sizes();
@@ -35,15 +56,34 @@ inline std::string shape_of(const torch::stable::Tensor& tensor) {
   return text.str();
 }
 
-inline std::string device_of(const torch::stable::Tensor& tensor) {
+inline std::string device_of(const Tensor& tensor) {
   if (tensor.is_cpu()) {
     return "cpu";
   }
   return concatenate(tensor.is_cuda() ? "cuda:" : "device:", tensor.get_device_index());
 }
 
-inline bool same_device(const torch::stable::Tensor& a, const torch::stable::Tensor& b) {
-  return a.device() == b.device();
+inline void check_float(const char* op, const std::string& name, const Tensor& tensor) {
+  PFL_CHECK(is_supported_float(tensor.scalar_type()), op, ": ", name,
+            " must be float64, float32, bfloat16 or float16, got ", tensor.scalar_type());
+}
+
+inline void check_dtype(const char* op, const std::string& name, const Tensor& tensor, const std::string& other_name,
+                        const Tensor& other) {
+  PFL_CHECK(tensor.scalar_type() == other.scalar_type(), op, ": ", name, " must have the dtype of ", other_name, ", ",
+            other.scalar_type(), ", got ", tensor.scalar_type());
+}
+
+inline void check_device(const char* op, const std::string& name, const Tensor& tensor, const std::string& other_name,
+                         const Tensor& other) {
+  PFL_CHECK(tensor.device() == other.device(), op, ": ", name, " must be on the device of ", other_name, ", ",
+            device_of(other), ", got ", device_of(tensor));
+}
+
+inline void check_shape(const char* op, const std::string& name, const Tensor& tensor, const std::string& other_name,
+                        const Tensor& other) {
+  PFL_CHECK(shape_of(tensor) == shape_of(other), op, ": ", name, " must have the shape of ", other_name, ", ",
+            shape_of(other), ", got ", shape_of(tensor));
 }
 
 }  // namespace pfl

@@ -8,5 +8,6 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "aggregate_backward(Tensor[] grads, Tensor[] stacked, Tensor weights, bool needs_stacked, bool needs_weights)"
       " -> (Tensor[], Tensor)");
+  m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def("cpu_capability() -> str");
 }

@@ -3,7 +3,6 @@
 
 #include <mutex>
 
-#include "aggregate_kernel_cpu.h"
 #include "aggregate_tensors.h"
 
 namespace pfl {

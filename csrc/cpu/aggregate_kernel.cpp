@@ -3,7 +3,6 @@
 // thread count and the CUDA kernel give the same bits.
 #include "aggregate_kernel.h"
 
-#include "aggregate_kernel_cpu.h"
 #include "convert.h"
 
 namespace pfl {

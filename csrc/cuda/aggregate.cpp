@@ -1,9 +1,8 @@
 // `aggregate` on CUDA tensors: device, stream, launch. The arithmetic is in aggregate_kernel.cu.
-#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 
-#include "aggregate_kernel_cuda.h"
 #include "aggregate_tensors.h"
+#include "launch.h"
 
 namespace pfl {
 namespace {
@@ -12,9 +11,7 @@ class CudaKernel {
  public:
   static constexpr int64_t kMostParts = kAggregateCudaParts;
 
-  explicit CudaKernel(const Tensor& on)
-      : guard_(on.get_device_index()),
-        stream_(torch::stable::accelerator::getCurrentStream(on.get_device_index()).nativeHandle()) {
+  explicit CudaKernel(const Tensor& on) : launch_("pfl_fast::aggregate", on) {
   }
 
   // Rows that lie apart are found through a table, which the kernel reads: it moves to the device.
@@ -30,20 +27,15 @@ class CudaKernel {
   }
 
   void forward(const AggregateForward& problem) {
-    check_launch(pfl_cuda_aggregate(&problem, stream_));
+    launch_(&pfl_cuda_aggregate, problem);
   }
 
   void backward(const AggregateBackward& problem) {
-    check_launch(pfl_cuda_aggregate_backward(&problem, stream_));
+    launch_(&pfl_cuda_aggregate_backward, problem);
   }
 
  private:
-  static void check_launch(int error) {
-    PFL_CHECK(error == 0, "pfl_fast::aggregate: the CUDA kernel could not be launched, error code ", error);
-  }
-
-  torch::stable::accelerator::DeviceGuard guard_;
-  void* stream_;
+  Launch launch_;
   Tensor table_;
 };
 

@@ -1,6 +1,6 @@
 // CUDA kernels of `aggregate`. Raw pointers only, so that nvcc needs seconds and the emulation build can run them.
 // Products are added client by client, never fused (--fmad=false): the same bits as the CPU kernel.
-#include "aggregate_kernel_cuda.h"
+#include "aggregate_kernel.h"
 
 #include <cstdint>
 
@@ -47,33 +47,6 @@ __device__ __forceinline__ const T* row_of(const Segment& segment, const void* c
     return static_cast<const T*>(table[(segment.first_tensor + t) * shape.clients + n]);
   }
   return static_cast<const T*>(segment.base[t]) + n * segment.stride[t];
-}
-
-template <class T>
-__device__ __forceinline__ Pack<T> load_pack(const T* row, int64_t column, int64_t numel) {
-  if (is_aligned(row) && column + Pack<T>::kCount <= numel) {
-    return *reinterpret_cast<const Pack<T>*>(row + column);
-  }
-  Pack<T> pack;
-#pragma unroll
-  for (int i = 0; i < Pack<T>::kCount; ++i) {
-    pack.values[i] = column + i < numel ? row[column + i] : narrow<T>(0);
-  }
-  return pack;
-}
-
-template <class T>
-__device__ __forceinline__ void store_pack(T* row, int64_t column, int64_t numel, const Pack<T>& pack) {
-  if (is_aligned(row) && column + Pack<T>::kCount <= numel) {
-    *reinterpret_cast<Pack<T>*>(row + column) = pack;
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < Pack<T>::kCount; ++i) {
-    if (column + i < numel) {
-      row[column + i] = pack.values[i];
-    }
-  }
 }
 
 __device__ __forceinline__ bool is_finite(double value) {

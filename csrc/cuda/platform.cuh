@@ -78,6 +78,34 @@ __device__ __forceinline__ bool is_aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
+// Columns [column, column + kCount) of a row of numel values, zeros beyond its end: one load where that is possible.
+template <class T>
+__device__ __forceinline__ Pack<T> load_pack(const T* row, int64_t column, int64_t numel) {
+  if (is_aligned(row) && column + Pack<T>::kCount <= numel) {
+    return *reinterpret_cast<const Pack<T>*>(row + column);
+  }
+  Pack<T> pack;
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kCount; ++i) {
+    pack.values[i] = column + i < numel ? row[column + i] : narrow<T>(0);
+  }
+  return pack;
+}
+
+template <class T>
+__device__ __forceinline__ void store_pack(T* row, int64_t column, int64_t numel, const Pack<T>& pack) {
+  if (is_aligned(row) && column + Pack<T>::kCount <= numel) {
+    *reinterpret_cast<Pack<T>*>(row + column) = pack;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kCount; ++i) {
+    if (column + i < numel) {
+      row[column + i] = pack.values[i];
+    }
+  }
+}
+
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kWarp = 32;
 

@@ -20,7 +20,6 @@ import platform
 import shlex
 import shutil
 import subprocess
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -159,6 +158,11 @@ def gencode_flags(architectures: tuple[str, ...]) -> list[str]:
     return flags
 
 
+def scratch_name(plan: Plan, folder: Path) -> str:
+    """Names the folder for objects of these compilers and settings, made of sources in this place."""
+    return "objects-" + hashlib.sha256(repr((plan, folder)).encode()).hexdigest()[:20]
+
+
 def cache_key(plan: Plan, sources: str) -> str:
     """Names the library that ``plan`` makes of these sources on this kind of machine."""
     parts = [
@@ -172,48 +176,54 @@ def cache_key(plan: Plan, sources: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
-def build(output: Path, plan: Plan) -> BuildInfo:
+def build(output: Path, scratch: Path, plan: Plan) -> BuildInfo:
     """Compiles into the folder ``output``: the library and its info appear there together or not at all.
+
+    Objects stay in ``scratch``, so that after a change only what it touches is compiled again.
 
     If CUDA kernels were not asked for by name and nvcc fails, as it does with a host compiler it does not know, the CPU
     kernels are built alone and the info says why.
     """
     try:
-        return _build(output, plan)
+        return _build(output, scratch, plan)
     except BuildError as error:
         if not plan.cuda or os.environ.get("WITH_CUDA") == "1":
             raise
         cpu_only = replace(plan, nvcc=None, architectures=())
-        return _build(output, cpu_only, cuda_problem=str(error))
+        return _build(output, scratch, cpu_only, cuda_problem=str(error))
 
 
-def _build(output: Path, plan: Plan, cuda_problem: str | None = None) -> BuildInfo:
+def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = None) -> BuildInfo:
     import torch
 
     folder = source_folder()
     sources = source_hash(folder)
     output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=output) as scratch:
-        text = ninja_file(folder, plan, Path(torch.__file__).parent)
-        (Path(scratch) / "build.ninja").write_text(text)
-        run_ninja(Path(scratch))
-        library = Path(scratch) / LIBRARY
-        info = BuildInfo(
-            sources=sources,
-            sha256=hashlib.sha256(library.read_bytes()).hexdigest(),
-            architectures=list(plan.architectures),
-            compiler=version_line(plan.cxx),
-            nvcc=version_line(plan.nvcc) if plan.nvcc else None,
-            torch=torch.__version__,
-            cuda_problem=cuda_problem,
-        )
-        # The info is written last and names the library's hash: a library cut short is never taken for a good one.
-        (output / INFO).unlink(missing_ok=True)
-        library.replace(output / LIBRARY)
-        written = Path(scratch) / INFO
-        written.write_text(json.dumps(asdict(info), indent=2) + "\n")
-        written.replace(output / INFO)
+    scratch.mkdir(parents=True, exist_ok=True)
+    (scratch / "build.ninja").write_text(ninja_file(folder, plan, Path(torch.__file__).parent))
+    run_ninja(scratch)
+    content = (scratch / LIBRARY).read_bytes()
+    info = BuildInfo(
+        sources=sources,
+        sha256=hashlib.sha256(content).hexdigest(),
+        architectures=list(plan.architectures),
+        compiler=version_line(plan.cxx),
+        nvcc=version_line(plan.nvcc) if plan.nvcc else None,
+        torch=torch.__version__,
+        cuda_problem=cuda_problem,
+    )
+    # The info comes last and names the library's hash: a library cut short is never taken for a good one.
+    (output / INFO).unlink(missing_ok=True)
+    _write(output / LIBRARY, content)
+    _write(output / INFO, (json.dumps(asdict(info), indent=2) + "\n").encode())
     return info
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Writes beside the file and renames: a process that has the old library loaded keeps it."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    beside.replace(file)
 
 
 def version_line(tool: str) -> str:
@@ -248,9 +258,13 @@ def ninja_file(folder: Path, plan: Plan, torch_folder: Path) -> str:
     lines = [
         "rule cxx",
         f"  command = {join([plan.cxx])} -MMD -MF $out.d {join(cxx_flags)} $extra -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
         "  description = C++  $label",
         "rule nvcc",
-        f"  command = {nvcc_command(plan, own, level)} -c $in -o $out",
+        f"  command = {nvcc_command(plan, own, level)} -MD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
         "  description = CUDA $label",
         "rule link",
         f"  command = {join(linker)} $in -o $out {join(['-L', str(torch_folder / 'lib')])} -ltorch_cpu",

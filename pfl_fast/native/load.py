@@ -56,13 +56,14 @@ def find_or_build() -> Path:
     if is_sound(installed_folder(), sources):
         return installed_folder()
     plan = build.make_plan(torch_has_cuda=torch.version.cuda is not None)
-    folder = cache_folder() / "native" / build.cache_key(plan, sources)
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):  # a second process waits here and then finds the first one's library
+    home = cache_folder() / "native"
+    folder, scratch = home / build.cache_key(plan, sources), home / build.scratch_name(plan, build.source_folder())
+    home.mkdir(parents=True, exist_ok=True)
+    with FileLock(scratch.with_suffix(".lock")):  # a second process waits here and then finds the first one's library
         if not is_sound(folder, sources):
             kinds = "CPU and CUDA" if plan.cuda else "CPU"
             print(f"pfl-fast: compiling the native library ({kinds}) once, into {folder}", file=sys.stderr, flush=True)
-            info = build.build(folder, plan)
+            info = build.build(folder, scratch, plan)
             if info.cuda_problem:
                 _warn(f"only the CPU kernels could be compiled; on a GPU operators will fail. {info.cuda_problem}")
     return folder

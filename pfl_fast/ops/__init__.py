@@ -13,5 +13,15 @@ from pfl_fast.ops import reference
 from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
+from pfl_fast.ops.philox_uniform import philox_uniform
 
-__all__ = ["NATIVE", "aggregate", "aggregate_checked", "aggregate_state_dicts", "reference", "use", "uses_native"]
+__all__ = [
+    "NATIVE",
+    "aggregate",
+    "aggregate_checked",
+    "aggregate_state_dicts",
+    "philox_uniform",
+    "reference",
+    "use",
+    "uses_native",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -22,3 +23,18 @@ def count_nonfinite(stacked: Sequence[Tensor], clients: int) -> Tensor:
     counts = [torch.isfinite(x).logical_not().reshape(clients, -1).sum(1) for x in stacked if x.numel()]
     device = stacked[0].device if stacked else None
     return torch.stack(counts).sum(0) if counts else torch.zeros(clients, dtype=torch.int64, device=device)
+
+
+def philox_uniform(seed: Tensor, shape: Sequence[int]) -> Tensor:
+    """Philox4x32-10 in int64 arithmetic: products wrap around, and shifts and masks take them apart."""
+    low = 0xFFFFFFFF
+    numel = math.prod(shape)
+    block = torch.arange((numel + 3) // 4, device=seed.device).expand(*seed.shape, -1)
+    key0, key1 = seed.unsqueeze(-1) & low, seed.unsqueeze(-1) >> 32 & low
+    c0, c1, c2, c3 = block & low, block >> 32, torch.zeros_like(block), torch.zeros_like(block)
+    for _ in range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (p1 >> 32 & low) ^ c1 ^ key0, p1 & low, (p0 >> 32 & low) ^ c3 ^ key1, p0 & low
+        key0, key1 = key0 + 0x9E3779B9 & low, key1 + 0xBB67AE85 & low
+    words = torch.stack([c0, c1, c2, c3], -1).flatten(-2)[..., :numel]
+    return (((words >> 9).float() + 0.5) * 2.0**-23).reshape(*seed.shape, *shape)

@@ -19,6 +19,7 @@ EQUIVALENT = {
     "tile <= tiles": "a tile past the end has no columns",
     "first <= shape.mixtures": "a group of mixtures past the end is empty",
     "first <= sizes.tensors": "a segment past the end is empty and not launched",
+    "value - value >= 0": "no comparison with NaN holds",
     "kCount < numel": "the last pack is then handled value by value",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

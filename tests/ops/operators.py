@@ -45,10 +45,11 @@ class Operator:
     bad_inputs: Callable[[], Sequence[BadInput]]
     registered: Sequence[str]  # every name that must have a CPU and a CUDA kernel
     dtypes: Sequence[torch.dtype] = FLOATS
+    differentiable: bool = True
     twice_differentiable: bool = True
 
 
 def operators() -> list[Operator]:
-    from tests.ops import aggregate_entry
+    from tests.ops import aggregate_entry, philox_uniform_entry
 
-    return [aggregate_entry.OPERATOR]
+    return [aggregate_entry.OPERATOR, philox_uniform_entry.OPERATOR]
