@@ -39,8 +39,8 @@ format: setup ## let ruff and clang-format rewrite the sources
 bench: setup ## microbenchmarks: native against reference, torch.compile and what trainers do today
 	@$(BIN)/python -m pytest bench --benchmark-enable --benchmark-columns=median,iqr,rounds -q
 
-mutants: setup ## mutation testing of the CUDA kernels under emulation
-	@$(BIN)/python -m tests.emulation.mutants
+mutants: setup ## mutation testing of the CUDA kernels under emulation (KERNEL=aggregate: only one)
+	@$(BIN)/python -m tests.emulation.mutants $(KERNEL)
 
 clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) build pfl_fast.egg-info pfl_fast/native/lib
