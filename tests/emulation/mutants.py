@@ -140,9 +140,8 @@ def main() -> None:
         tally[verdict.split()[0].rstrip(":")] += 1
         print(f"{verdict:16} {place}", flush=True)
     judged = tally["caught"] + tally["SURVIVED"]
-    print(
-        f"{tally['caught']}/{judged} mutants caught ({tally['equivalent']} equivalent, {tally['invalid']} do not compile)"
-    )
+    others = f"{tally['equivalent']} equivalent, {tally['invalid']} do not compile"
+    print(f"{tally['caught']}/{judged} mutants caught ({others})")
     sys.exit(tally["SURVIVED"] > 0)
 
 
