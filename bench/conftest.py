@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.footprint import footprint
 from pfl_fast import ops
 
 SECONDS = 6.0  # to spend on one comparison
@@ -24,6 +25,8 @@ class Row:
 
     name: str
     turns: list[float] = field(default_factory=list)
+    peak: int = 0
+    kernels: int = 0
 
     @property
     def median(self) -> float:
@@ -66,6 +69,8 @@ def race(benchmark, request):
         for function in candidates.values():
             function()  # compiles, allocates, warms caches
         if benchmark.enabled:
+            for row, function in zip(rows, candidates.values(), strict=True):
+                row.peak, row.kernels = footprint(function)
             take_turns(list(candidates.values()), rows)
             RACES.append(Race(request.node.name.removeprefix("test_"), rows, bytes_moved, goals or {}))
             benchmark.extra_info.update({row.name: row.median for row in rows}, bytes_moved=bytes_moved)
@@ -97,21 +102,26 @@ def pytest_terminal_summary(terminalreporter) -> None:
     terminalreporter.section("ratios, measured in turns")
     terminalreporter.line(
         f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, CPU kernels {kernels}. "
-        "Time: median [20 %, 80 %]. Times native: how often the first row fits into this one."
+        "ms: median of turns, with 20 % and 80 % quantiles. x native: how often the first row fits into this one. "
+        "MB: memory allocated at the high-water mark. kernels: operators that would each be a launch on a GPU "
+        "(not known for compiled code)."
     )
     for result in RACES:
         for line in table(result):
             terminalreporter.line(line)
 
 
+HEADER = ("ms", "20 %", "80 %", "x native", "GB/s", "MB", "kernels")
+
+
 def table(result: Race) -> list[str]:
     subject = result.rows[0].median
-    lines = ["", f"{result.title:34} {'ms':>9} {'20 %':>9} {'80 %':>9} {'x native':>9} {'GB/s':>7}  goal"]
+    lines = ["", f"{result.title:38}" + "".join(f"{name:>10}" for name in HEADER) + "  goal"]
     for row in result.rows:
-        low, high = (1e3 * t for t in row.spread)
-        ratio = row.median / subject
-        rate = f"{result.bytes_moved / row.median / 1e9:7.1f}" if result.bytes_moved else " " * 7
+        times = [f"{1e3 * t:.3f}" for t in (row.median, *row.spread)]
+        rate = f"{result.bytes_moved / row.median / 1e9:.1f}" if result.bytes_moved else "-"
+        cells = [*times, f"{row.median / subject:.2f}", rate, f"{row.peak / 1e6:.2f}", str(row.kernels or "-")]
         goal = result.goals.get(row.name)
-        verdict = "" if goal is None else f"{'reached' if ratio >= goal else 'MISSED'} (>= {goal:g})"
-        lines.append(f"  {row.name:32} {1e3 * row.median:9.3f} {low:9.3f} {high:9.3f} {ratio:9.2f} {rate}  {verdict}")
+        verdict = "" if goal is None else f"  {'reached' if row.median >= goal * subject else 'MISSED'} (>= {goal:g})"
+        lines.append(f"  {row.name:36}" + "".join(f"{cell:>10}" for cell in cells) + verdict)
     return lines

@@ -23,10 +23,11 @@ inline void check_weights(const char* op, const Tensor& weights) {
             ": weights must be [clients] or [mixtures, clients], got shape ", shape_of(weights));
   // Looking at values on a GPU would stall the stream, so only weights in host memory are inspected.
   if (weights.is_cpu()) {
-    const Tensor values = torch::stable::contiguous(torch::stable::to(weights, ScalarType::Double));
-    const double* w = values.const_data_ptr<double>();
+    const Tensor values = torch::stable::contiguous(torch::stable::to(weights, accumulate_type(weights.scalar_type())));
+    const bool is_double = values.scalar_type() == ScalarType::Double;
     for (int64_t i = 0; i < values.numel(); ++i) {
-      PFL_CHECK(std::isfinite(w[i]), op, ": weights must be finite, got ", w[i], " at flat index ", i);
+      const double w = is_double ? values.const_data_ptr<double>()[i] : values.const_data_ptr<float>()[i];
+      PFL_CHECK(std::isfinite(w), op, ": weights must be finite, got ", w, " at flat index ", i);
     }
   }
 }

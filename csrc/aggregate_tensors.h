@@ -94,8 +94,11 @@ struct AggregatePlan {
 
 // Zeroed counts of values that are not finite: [N], [G, N] with groups, [0] if nobody asked.
 inline Tensor new_counts(const AggregatePlan& plan, bool count_nonfinite) {
-  std::vector<int64_t> shape{count_nonfinite ? plan.sizes.clients : 0};
-  if (plan.grouped && count_nonfinite) {
+  if (!count_nonfinite) {
+    return torch::stable::new_empty(plan.weights, std::vector<int64_t>{0}, ScalarType::Long);
+  }
+  std::vector<int64_t> shape{plan.sizes.clients};
+  if (plan.grouped) {
     shape.insert(shape.begin(), plan.sizes.groups);
   }
   return torch::stable::new_zeros(plan.weights, shape, ScalarType::Long);

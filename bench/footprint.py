@@ -1,0 +1,49 @@
+"""What one call costs besides time: memory at its high-water mark, and operators that would be kernels on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._C._profiler import _EventType
+from torch.profiler import ProfilerActivity, profile
+
+# Operators that only look at memory or reserve it; anything else that calls no further operator is a kernel.
+NO_KERNEL_NAMES = """
+    alias as_strided broadcast_tensors chunk contiguous detach diagonal empty empty_like empty_strided expand expand_as
+    flatten is_nonzero item lift_fresh movedim narrow new_empty numpy_T ones_like permute reshape resolve_conj
+    resolve_neg result_type select set_ slice split squeeze t to transpose unbind unsafe_split unsqueeze view view_as zeros_like
+    _local_scalar_dense _reshape_alias _unsafe_view
+"""
+NO_KERNEL = frozenset(NO_KERNEL_NAMES.split())
+
+
+def footprint(function: Callable[[], object]) -> tuple[int, int]:
+    """Peak bytes allocated above the start, and the number of kernels, of one call."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        result = function()  # kept alive until the profile ends, as its memory belongs to the call
+    events = sorted(walk(profiled.profiler.kineto_results.experimental_event_tree()), key=lambda e: e.start_time_ns)
+    allocated = peak = 0
+    for event in events:
+        if event.tag == _EventType.Allocation:
+            allocated += event.extra_fields.alloc_size
+            peak = max(peak, allocated)
+    del result
+    return peak, sum(is_kernel(event) for event in events)
+
+
+def walk(events: list[Any]) -> Iterator[Any]:
+    for event in events:
+        yield event
+        yield from walk(event.children)
+
+
+def is_kernel(event: Any) -> bool:
+    """Native operators are kernels whatever they call; torch's own when they call no other operator."""
+    if event.tag != _EventType.TorchOp:
+        return False
+    library, _, name = event.name.partition("::")
+    if library == "pfl_fast":
+        return True
+    inner = any(e.tag == _EventType.TorchOp and "::" in e.name for e in event.children)
+    return library == "aten" and not inner and name not in NO_KERNEL
