@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format bench mutants clean
+.PHONY: help setup train test lint format bench cuda-report mutants clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -38,6 +38,9 @@ format: setup ## let ruff and clang-format rewrite the sources
 
 bench: setup ## microbenchmarks: native against reference, torch.compile and what trainers do today
 	@$(BIN)/python -m pytest bench --benchmark-enable --benchmark-columns=median,iqr,rounds -q
+
+cuda-report: setup ## registers, spills, occupancy and memory traffic of the CUDA kernels, into bench/cuda_report.md
+	@$(BIN)/python -m bench.cuda_report
 
 mutants: setup ## mutation testing of the CUDA kernels under emulation (KERNEL=aggregate: only one)
 	@$(BIN)/python -m tests.emulation.mutants $(KERNEL)

@@ -12,8 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 NO_KERNEL_NAMES = """
     alias as_strided broadcast_tensors chunk contiguous detach diagonal empty empty_like empty_strided expand expand_as
     flatten is_nonzero item lift_fresh movedim narrow new_empty numpy_T ones_like permute reshape resolve_conj
-    resolve_neg result_type select set_ slice split squeeze t to transpose unbind unsafe_split unsqueeze view view_as zeros_like
-    _local_scalar_dense _reshape_alias _unsafe_view
+    resolve_neg result_type select set_ slice split squeeze t to transpose unbind unsafe_split unsqueeze view view_as
+    zeros_like _local_scalar_dense _reshape_alias _unsafe_view
 """
 NO_KERNEL = frozenset(NO_KERNEL_NAMES.split())
 

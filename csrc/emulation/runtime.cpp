@@ -16,6 +16,17 @@
 #include "fiber.h"
 
 namespace emulation {
+
+#ifdef PFL_WITH_METER
+void end_of_block();
+void end_of_launch();
+#else
+inline void end_of_block() {
+}
+inline void end_of_launch() {
+}
+#endif
+
 namespace {
 
 constexpr int kWarp = 32;
@@ -234,7 +245,9 @@ void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
   for (size_t i = 0; i < order.size() && s.error == cudaSuccess; ++i) {
     prepare_block(order[i], i % 2);  // neighbouring blocks are different threads to ThreadSanitizer
     run_block();
+    end_of_block();
   }
+  end_of_launch();
   order_after(&s.finish);
   for (void* memory : s.used) {
     std::free(memory);

@@ -64,6 +64,12 @@ CASES = [
     Case("only weights", numels=(600,), mixtures=2, needs=(False, True)),
 ]
 
+# For the report on memory traffic: 20 clients, one average and a mixture per client.
+TYPICAL = [
+    Case("average", numels=(20000, 512), clients=20, parts=64),
+    Case("mixture per client", numels=(20000, 512), clients=20, mixtures=20, parts=64),
+]
+
 
 class Problem:
     """One case's tensors, the calls that work on them, and the comparison."""

@@ -27,7 +27,7 @@ CXX = build.find_compiler()
 
 Word = int | Tensor | list[int] | list[Tensor] | None
 
-# What the sanitizers need: flags for the kernels, flags for the runtime, the library to preload, its options.
+# Flags for the kernels, flags for the runtime, the library to preload and its options, by what is to be found out.
 FLAGS = ["-std=c++17", "-O1", "-g", "-fPIC", "-DPFL_EMULATION", "-ffp-contract=off", "-Wno-unknown-pragmas"]
 UNDEFINED = "-fsanitize=undefined", "-fno-sanitize-recover=undefined"
 VARIANTS = {
@@ -39,8 +39,12 @@ VARIANTS = {
         {"ASAN_OPTIONS": "detect_leaks=0"},
     ),
     # The runtime itself is not instrumented: its switches must not look like accesses of the kernel's threads.
+    "meter": (["-fsanitize=thread"], ["-DPFL_WITH_METER"], None, {}),
     "tsan": (["-fsanitize=thread"], ["-DPFL_WITH_TSAN"], "libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1"}),
 }
+
+
+LOCAL = {"plain", "meter"}  # run in this process
 
 
 class EmulationError(RuntimeError):
@@ -60,16 +64,25 @@ class Emulator:
     def __init__(self, variant: str, sources: Sequence[Path], folder: Path, defines: Sequence[str] = ()) -> None:
         self.variant = variant
         self.library = _compile(variant, sources, folder, defines)
-        if variant == "plain":
+        if variant in LOCAL:
             self._loaded = ctypes.CDLL(str(self.library))
 
     def run(self, calls: Sequence[Call]) -> None:
         """Makes the calls in order; tensors are changed in place."""
-        if self.variant == "plain":
+        if self.variant in LOCAL:
             for call in calls:
                 make_call(self._loaded, call.function, call.seed, [_local(w) for w in call.words])
         else:
             self._run_sanitized(calls)
+
+    def traffic(self, calls: Sequence[Call]) -> tuple[int, int]:
+        """Bytes between the calls' tensors and the kernels' blocks, and the least possible; the meter variant only."""
+        self._loaded.pfl_meter_reset()
+        for word in {w.data_ptr(): w for call in calls for w in _tensors_in(call.words)}.values():
+            self._loaded.pfl_meter_watch(ctypes.c_void_p(word.data_ptr()), ctypes.c_uint64(_span(word)))
+        self.run(calls)
+        self._loaded.pfl_meter_bytes.restype = self._loaded.pfl_meter_least_bytes.restype = ctypes.c_uint64
+        return self._loaded.pfl_meter_bytes(), self._loaded.pfl_meter_least_bytes()
 
     def _run_sanitized(self, calls: Sequence[Call]) -> None:
         """In a process of its own without torch, as the sanitizer must be the first library loaded."""
@@ -118,12 +131,14 @@ def _compile(variant: str, sources: Sequence[Path], folder: Path, defines: Seque
     includes = [f"-I{CSRC}", f"-I{CSRC / 'cuda'}", f"-I{CSRC / 'emulation'}"]
     name = hashlib.sha256("".join([variant, *map(str, sources), *defines]).encode()).hexdigest()[:16]
     objects = []
-    units = [(s, [*kernel_flags, *defines]) for s in sources] + [(CSRC / "emulation" / "runtime.cpp", runtime_flags)]
+    runtime = [CSRC / "emulation" / name for name in ["runtime.cpp"] + ["meter.cpp"] * (variant == "meter")]
+    units = [(s, [*kernel_flags, *defines]) for s in sources] + [(file, runtime_flags) for file in runtime]
     for i, (source, flags) in enumerate(units):
         objects.append(folder / f"{name}-{i}.o")
         _run([CXX, *FLAGS, *flags, *includes, "-x", "c++", "-c", source, "-o", objects[-1]])
     library = folder / f"{name}.so"
-    _run([CXX, "-shared", *[f for f in kernel_flags if f.startswith("-fsanitize")], *objects, "-o", library])
+    linked = [f for f in kernel_flags if f.startswith("-fsanitize") and variant != "meter"]
+    _run([CXX, "-shared", *linked, *objects, "-o", library])
     return library
 
 
@@ -131,6 +146,10 @@ def _run(command: Sequence[object]) -> None:
     result = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise EmulationError(f"does not compile:\n{result.stderr[-2000:]}")
+
+
+def _tensors_in(words: Sequence[Word]) -> list[Tensor]:
+    return [t for w in words for t in (w if isinstance(w, list) else [w]) if isinstance(t, Tensor) and t.numel()]
 
 
 def _span(tensor: Tensor) -> int:

@@ -26,6 +26,8 @@ CASES = [
     Case((), 5),
 ]
 
+TYPICAL = [Case((1, 2), 20000)]
+
 
 class Problem:
     def __init__(self, case: Case, seed: int) -> None:
