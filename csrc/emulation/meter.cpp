@@ -1,5 +1,5 @@
-// Measures the memory traffic of emulated kernels. The kernels are compiled with -fsanitize=thread, which announces every
-// access; instead of ThreadSanitizer's library this file answers, and counts 32-byte sectors of the tensors.
+// Measures the memory traffic of emulated kernels. The kernels are compiled with -fsanitize=thread, which announces
+// every access; instead of ThreadSanitizer's library this file answers, and counts 32-byte sectors of the tensors.
 //
 // A sector counts once per block for reading and once for writing: what reaches the second-level cache if a block never
 // fetches anything twice. The least possible is each sector once per launch.
@@ -78,24 +78,29 @@ uint64_t pfl_meter_least_bytes() {
   return meter().per_launch;
 }
 
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
+void __tsan_init() {
+}
+void __tsan_func_entry(void*) {
+}
+void __tsan_func_exit() {
+}
+void __tsan_vptr_update(void**, void*) {
+}
+void __tsan_vptr_read(void**) {
+}
 
-#define PFL_METER(bytes)                                     \
-  void __tsan_read##bytes(void* address) {                   \
-    touch(address, bytes, 0);                                \
-  }                                                          \
-  void __tsan_write##bytes(void* address) {                  \
-    touch(address, bytes, 1);                                \
-  }                                                          \
-  void __tsan_unaligned_read##bytes(const void* address) {   \
-    touch(address, bytes, 0);                                \
-  }                                                          \
-  void __tsan_unaligned_write##bytes(void* address) {        \
-    touch(address, bytes, 1);                                \
+#define PFL_METER(bytes)                                   \
+  void __tsan_read##bytes(void* address) {                 \
+    touch(address, bytes, 0);                              \
+  }                                                        \
+  void __tsan_write##bytes(void* address) {                \
+    touch(address, bytes, 1);                              \
+  }                                                        \
+  void __tsan_unaligned_read##bytes(const void* address) { \
+    touch(address, bytes, 0);                              \
+  }                                                        \
+  void __tsan_unaligned_write##bytes(void* address) {      \
+    touch(address, bytes, 1);                              \
   }
 PFL_METER(1)
 PFL_METER(2)

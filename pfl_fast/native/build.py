@@ -199,9 +199,7 @@ def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = N
     folder = source_folder()
     sources = source_hash(folder)
     output.mkdir(parents=True, exist_ok=True)
-    scratch.mkdir(parents=True, exist_ok=True)
-    (scratch / "build.ninja").write_text(ninja_file(folder, plan, Path(torch.__file__).parent))
-    run_ninja(scratch)
+    run_ninja(scratch, ninja_file(folder, plan, Path(torch.__file__).parent))
     content = (scratch / LIBRARY).read_bytes()
     info = BuildInfo(
         sources=sources,
@@ -232,18 +230,33 @@ def version_line(tool: str) -> str:
     return next((line for line in lines if "release" in line), lines[0] if lines else "unknown version")
 
 
-def run_ninja(folder: Path) -> None:
-    """Runs ninja and turns a failure into a BuildError with the end of the compiler's output."""
-    ninja = shutil.which("ninja")
-    if ninja is None:
-        import ninja as ninja_package
-
-        ninja = str(Path(ninja_package.BIN_DIR) / "ninja")
+def run_ninja(scratch: Path, text: str) -> None:
+    """Compiles what changed and links. If old objects do not link, they are thrown away and made again."""
+    had_objects = any(scratch.glob("*.o"))
+    scratch.mkdir(parents=True, exist_ok=True)
+    (scratch / "build.ninja").write_text(text)
+    (scratch / LIBRARY).unlink(missing_ok=True)
     jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
-    result = subprocess.run([ninja, "-C", str(folder), *jobs], capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        tail = "\n".join((result.stdout + result.stderr).splitlines()[-30:])
-        raise BuildError(f"compiling the native library failed:\n{tail}")
+    result = subprocess.run([find_ninja(), "-C", str(scratch), *jobs], capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        return
+    output = result.stdout + result.stderr
+    if had_objects and f"FAILED: {LIBRARY}" in output:
+        shutil.rmtree(scratch)
+        run_ninja(scratch, text)
+        return
+    tail = "\n".join(output.splitlines()[-30:])
+    raise BuildError(f"compiling the native library failed:\n{tail}")
+
+
+def find_ninja() -> str:
+    """Ninja on the path, else the one that came with the Python package."""
+    on_path = shutil.which("ninja")
+    if on_path:
+        return on_path
+    import ninja
+
+    return str(Path(ninja.BIN_DIR) / "ninja")
 
 
 def ninja_file(folder: Path, plan: Plan, torch_folder: Path) -> str:
