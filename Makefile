@@ -12,12 +12,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup train test lint format bench cuda-report mutants clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 setup: ## create .venv, install torch and pfl-fast, compile the native library
 	@PYTHON='$(PYTHON)' TORCH='$(TORCH)' VENV='$(VENV)' sh .ci/setup
 
-train: setup ## train FedCP on Tiny-ImageNet for a few rounds
+train: setup ## train FedCP on Tiny-ImageNet (until the trainer is here: what is installed)
 	@$(BIN)/pfl-fast doctor
 
 test: setup ## the whole test suite
