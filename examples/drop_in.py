@@ -95,7 +95,9 @@ def main():
             losses[name] = train(use, images, labels, clients, rounds=2)
             times[name].append(time.perf_counter() - before)
     for name in times:
-        print(f"{name}: losses {[round(v, 4) for v in losses[name]]}, {sorted(times[name])[rounds // 2]:.2f} s (median)")
+        print(
+            f"{name}: losses {[round(v, 4) for v in losses[name]]}, {sorted(times[name])[rounds // 2]:.2f} s (median)"
+        )
     print(f"fused is {sorted(times['plain'])[rounds // 2] / sorted(times['fused'])[rounds // 2]:.2f} times as fast")
 
 

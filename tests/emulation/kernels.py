@@ -1,5 +1,12 @@
-"""All kernels that run under emulation: a new operator adds its cases here, and tests and mutants find them."""
+"""All kernels that run under emulation: the modules ``*_cases.py`` beside this one, one per CUDA source.
 
-from tests.emulation import aggregate_cases, philox_uniform_cases
+A module has SOURCE (the kernel's file), CASES, TYPICAL (those for the report on memory traffic), EQUIVALENT (mutants that
+cannot change behaviour, with the reason) and Problem(case, seed) with the calls to make and check() to judge the results.
+"""
 
-CASES = [aggregate_cases, philox_uniform_cases]
+import importlib
+from pathlib import Path
+
+CASES = [
+    importlib.import_module(f"tests.emulation.{file.stem}") for file in sorted(Path(__file__).parent.glob("*_cases.py"))
+]

@@ -288,3 +288,9 @@ def test_kernels_are_registered_for_every_device(op):
     for name in op.registered:
         for key in keys:
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"pfl_fast::{name}", key), (name, key)
+
+
+def test_every_public_operator_has_an_entry():
+    functions = {name for name in ops.__all__ if callable(getattr(ops, name))} - {"use", "uses_native"}
+    variants = {"aggregate_checked", "aggregate_state_dicts"}  # of aggregate, tested with it
+    assert functions - variants == {op.name for op in OPERATORS}
