@@ -9,5 +9,8 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
       "aggregate_backward(Tensor[] grads, Tensor[] stacked, Tensor weights, bool needs_stacked, bool needs_weights)"
       " -> (Tensor[], Tensor)");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
+  m.def(
+      "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "
+      "float momentum, float dampening, float weight_decay, bool nesterov, float proximal, bool first_step) -> ()");
   m.def("cpu_capability() -> str");
 }

@@ -29,12 +29,16 @@ TORCH_TARGET = (2, 13)  # the oldest torch whose stable ABI the library speaks
 DEFAULT_ARCHITECTURES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX")
 
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
-# Products and sums are rounded one by one on every instruction set and in CUDA: the same bits everywhere.
+# Products and sums are rounded one by one on every instruction set and in CUDA, unless a kernel asks for a fused one by
+# name: the same bits everywhere.
 EXACT_FLAGS = ("-ffp-contract=off",)
 CAPABILITY_FLAGS = {
     "baseline": (),
-    "avx2": ("-mavx2", "-mf16c"),
-    "avx512": ("-mavx2", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "avx512": (
+        *("-mavx2", "-mfma", "-mf16c"),
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"),
+    ),
 }
 NVCC_FLAGS = (
     *("-std=c++17", "--fmad=false", "--Werror", "all-warnings", "-Xptxas", "-warn-spills,-warn-lmem-usage"),

@@ -38,3 +38,33 @@ def philox_uniform(seed: Tensor, shape: Sequence[int]) -> Tensor:
         key0, key1 = key0 + 0x9E3779B9 & low, key1 + 0xBB67AE85 & low
     words = torch.stack([c0, c1, c2, c3], -1).flatten(-2)[..., :numel]
     return (((words >> 9).float() + 0.5) * 2.0**-23).reshape(*seed.shape, *shape)
+
+
+def sgd_(
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    momentum_buffers: Sequence[Tensor],
+    center: Sequence[Tensor],
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    proximal: float = 0.0,
+    first_step: bool = False,
+) -> None:
+    """One step of SGD in place, operation by operation as in ``torch.optim.SGD``, in float32 for half types."""
+    for t, param in enumerate(params):
+        sum_type = torch.promote_types(param.dtype, torch.float32)
+        p, g = param.to(sum_type), grads[t].to(sum_type)
+        if proximal != 0:
+            g = g.add(p - center[t].to(sum_type), alpha=proximal)
+        if weight_decay != 0:
+            g = g.add(p, alpha=weight_decay)
+        if momentum != 0:
+            buffer = momentum_buffers[t]
+            velocity = g if first_step else (buffer.to(sum_type) * momentum).add(g, alpha=1 - dampening)
+            g = g.add(velocity, alpha=momentum) if nesterov else velocity
+            buffer.copy_(velocity)
+        param.copy_(p.add(g, alpha=-lr))

@@ -88,7 +88,7 @@ def test_compile_without_graph_breaks(op):
     def function(*tensors):
         return [2 * r for r in op.call(*tensors, **sample.options)]
 
-    mine, theirs = inputs(sample, requires_grad=True), inputs(sample, requires_grad=True)
+    mine, theirs = (inputs(sample, requires_grad=op.differentiable) for _ in range(2))
     actual = torch.compile(function, fullgraph=True, backend="aot_eager")(*mine)
     expected = function(*theirs)
     compare(actual, expected, "compiled")
@@ -105,7 +105,7 @@ def test_torchscript(op):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit is deprecated, yet people have models in it
         scripted = torch.jit.script(op.script)
-    tensors = inputs(sample, requires_grad=True)
+    tensors = inputs(sample, requires_grad=op.differentiable)
     actual = scripted(*tensors)
     compare(actual, op.call(*tensors, **sample.options), "scripted")
     if op.differentiable:
@@ -196,7 +196,7 @@ def expanded_and_cut(t):
 @each_operator
 def test_empty(op):
     for sample in op.empty_samples():
-        tensors, twins = inputs(sample, requires_grad=True), inputs(sample, requires_grad=True)
+        tensors, twins = (inputs(sample, requires_grad=op.differentiable) for _ in range(2))
         actual, expected = op.call(*tensors, **sample.options), op.reference(*twins, **sample.options)
         compare(actual, expected, sample.name)
         if actual and op.differentiable:
@@ -227,7 +227,7 @@ def test_autocast_does_not_change_the_result(op, dtype):
 @each_dtype
 def test_threads_do_not_change_a_bit(op, dtype):
     for sample in op.samples(dtype):
-        tensors = inputs(sample, requires_grad=True)
+        tensors = inputs(sample, requires_grad=op.differentiable)
         seen = []
         before = torch.get_num_threads()
         for threads in (1, 2, 5):
@@ -248,7 +248,7 @@ digest = hashlib.sha256()
 for op in operators():
     for dtype in op.dtypes:
         for sample in op.samples(dtype):
-            tensors = [t.clone().requires_grad_() if t.is_floating_point() else t for t in sample.tensors]
+            tensors = [t.clone().requires_grad_(op.differentiable and t.is_floating_point()) for t in sample.tensors]
             results = op.call(*tensors, **sample.options)
             tracked = [t for t in tensors if t.requires_grad]
             gradients = torch.autograd.grad(results, tracked, [torch.ones_like(r) for r in results]) if tracked else []

@@ -1,0 +1,157 @@
+// CUDA kernel of `sgd_`: a whole model in one launch, every value read and written once. Fused multiply-adds stand
+// where the CPU kernel has them: the same bits.
+#include "sgd_kernel.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "platform.cuh"
+
+namespace pfl {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTensorsPerLaunch = 48;  // as many as fit into the 4 KiB of kernel arguments
+
+// Part of the model, passed by value: no copy to the device, so a launch can be captured in a CUDA graph.
+struct Segment {
+  void* params[kTensorsPerLaunch];
+  const void* grads[kTensorsPerLaunch];
+  void* momenta[kTensorsPerLaunch];
+  const void* centers[kTensorsPerLaunch];
+  int64_t stride[4 * kTensorsPerLaunch];
+  int64_t columns[kTensorsPerLaunch];
+  int blocks_per_row[kTensorsPerLaunch];
+  int first_block[kTensorsPerLaunch + 1];
+  int count;
+};
+
+template <class A>
+struct Step {
+  A minus_lr, momentum, fresh, weight_decay, proximal;
+  bool has_momentum, nesterov, first_step, decays, pulls;
+};
+
+__device__ __forceinline__ float fused(float a, float b, float c) {
+  return fmaf(a, b, c);
+}
+__device__ __forceinline__ double fused(double a, double b, double c) {
+  return fma(a, b, c);
+}
+
+__device__ int find_tensor(const Segment& segment, int block) {
+  int low = 0;
+  for (int high = segment.count; high - low > 1;) {
+    const int middle = (low + high) / 2;
+    (segment.first_block[middle] <= block ? low : high) = middle;
+  }
+  return low;
+}
+
+template <class A>
+__device__ __forceinline__ void update(const Step<A>& step, A& p, A g, A& m, A center) {
+  if (step.pulls) {
+    g = fused(step.proximal, p - center, g);
+  }
+  if (step.decays) {
+    g = fused(step.weight_decay, p, g);
+  }
+  if (step.has_momentum) {
+    m = step.first_step ? g : fused(step.fresh, g, step.momentum * m);
+    g = step.nesterov ? fused(step.momentum, m, g) : m;
+  }
+  p = fused(step.minus_lr, g, p);
+}
+
+// A thread updates sixteen bytes of one row of one tensor.
+template <class T>
+__global__ void __launch_bounds__(kThreads) sgd_kernel(const Segment segment, const Step<accumulate_t<T>> step) {
+  using A = accumulate_t<T>;
+  constexpr int kCount = Pack<T>::kCount;
+  const int t = find_tensor(segment, blockIdx.x);
+  const int block = static_cast<int>(blockIdx.x) - segment.first_block[t];
+  const int64_t row = block / segment.blocks_per_row[t];
+  const int64_t column = (int64_t{block % segment.blocks_per_row[t]} * kThreads + threadIdx.x) * kCount;
+  const int64_t columns = segment.columns[t];
+  const int64_t* stride = segment.stride + 4 * t;
+
+  T* const params = static_cast<T*>(segment.params[t]) + row * stride[0];
+  T* const momenta = static_cast<T*>(segment.momenta[t]) + row * stride[2];
+  Pack<T> p = load_pack(params, column, columns);
+  const Pack<T> g = load_pack(static_cast<const T*>(segment.grads[t]) + row * stride[1], column, columns);
+  Pack<T> m = {}, c = {};
+  if (step.has_momentum) {
+    m = load_pack(momenta, column, columns);
+  }
+  if (step.pulls) {
+    c = load_pack(static_cast<const T*>(segment.centers[t]) + row * stride[3], column, columns);
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    A value = widen(p.values[i]), velocity = widen(m.values[i]);
+    update(step, value, widen(g.values[i]), velocity, widen(c.values[i]));
+    p.values[i] = narrow<T>(value);
+    m.values[i] = narrow<T>(velocity);
+  }
+  store_pack(params, column, columns, p);
+  if (step.has_momentum) {
+    store_pack(momenta, column, columns, m);
+  }
+}
+
+template <class T>
+int run(const Sgd& p, cudaStream_t stream) {
+  using A = accumulate_t<T>;
+  const Step<A> step{static_cast<A>(-p.lr),
+                     static_cast<A>(p.momentum),
+                     static_cast<A>(1 - p.dampening),
+                     static_cast<A>(p.weight_decay),
+                     static_cast<A>(p.proximal),
+                     p.momenta != nullptr,
+                     p.nesterov != 0,
+                     p.first_step != 0,
+                     p.weight_decay != 0,
+                     p.centers != nullptr};
+  constexpr int64_t kColumnsPerBlock = int64_t{kThreads} * Pack<T>::kCount;
+  for (int64_t first = 0; first < p.tensors; first += kTensorsPerLaunch) {
+    Segment segment = {};
+    for (int64_t t = first; t < p.tensors && segment.count < kTensorsPerLaunch; ++t) {
+      const int i = segment.count++;
+      segment.params[i] = p.params[t];
+      segment.grads[i] = p.grads[t];
+      segment.momenta[i] = p.momenta ? p.momenta[t] : nullptr;
+      segment.centers[i] = p.centers ? p.centers[t] : nullptr;
+      for (int k = 0; k < 4; ++k) {
+        segment.stride[4 * i + k] = p.stride[4 * t + k];
+      }
+      segment.columns[i] = p.columns[t];
+      segment.blocks_per_row[i] = static_cast<int>((p.columns[t] + kColumnsPerBlock - 1) / kColumnsPerBlock);
+      segment.first_block[i + 1] = segment.first_block[i] + static_cast<int>(p.rows[t]) * segment.blocks_per_row[i];
+    }
+    if (const int blocks = segment.first_block[segment.count]) {
+      PFL_LAUNCH(sgd_kernel<T>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream, segment, step);
+    }
+    if (const cudaError_t error = cudaGetLastError()) {
+      return static_cast<int>(error);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace pfl
+
+int pfl_cuda_sgd(const pfl::Sgd* problem, void* stream) {
+  const cudaStream_t on = static_cast<cudaStream_t>(stream);
+  switch (problem->dtype) {
+    case pfl::Float::kDouble:
+      return pfl::run<double>(*problem, on);
+    case pfl::Float::kFloat:
+      return pfl::run<float>(*problem, on);
+    case pfl::Float::kBFloat16:
+      return pfl::run<__nv_bfloat16>(*problem, on);
+    case pfl::Float::kHalf:
+      return pfl::run<__half>(*problem, on);
+  }
+  return static_cast<int>(cudaErrorInvalidValue);
+}

@@ -1,0 +1,67 @@
+// Tensors of one shape, read together element by element, as rows of contiguous columns.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+
+#include <vector>
+
+#include "check.h"
+
+namespace pfl {
+
+// Row r of tensor k begins r * stride[k] elements after its first; the columns of a row lie side by side.
+struct RowLayout {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  std::vector<int64_t> stride;
+};
+
+// Whether the tensors can be walked as such rows: contiguous ones, ones that share a permuted order (channels_last),
+// and slices of stacked blocks can. Dimensions are taken in the order of the first tensor's memory and joined where all
+// tensors allow it; at most one may remain outside the contiguous run.
+inline bool find_rows(const std::vector<Tensor>& tensors, RowLayout& layout) {
+  struct Dimension {
+    int64_t size;
+    std::vector<int64_t> stride;
+  };
+  std::vector<Dimension> outer_first;
+  for (int64_t d = 0; d < tensors[0].dim(); ++d) {
+    if (tensors[0].size(d) == 1) {
+      continue;
+    }
+    Dimension dimension{tensors[0].size(d), {}};
+    for (const Tensor& tensor : tensors) {
+      dimension.stride.push_back(tensor.stride(d));
+    }
+    auto place = outer_first.end();
+    while (place != outer_first.begin() && (place - 1)->stride[0] < dimension.stride[0]) {
+      --place;
+    }
+    outer_first.insert(place, dimension);
+  }
+  std::vector<Dimension> joined;
+  for (const Dimension& inner : outer_first) {
+    bool joins = !joined.empty();
+    for (size_t k = 0; joins && k < tensors.size(); ++k) {
+      joins = joined.back().stride[k] == inner.size * inner.stride[k];
+    }
+    if (joins) {
+      joined.back() = {joined.back().size * inner.size, inner.stride};
+    } else {
+      joined.push_back(inner);
+    }
+  }
+  const std::vector<int64_t> adjacent(tensors.size(), 1);
+  if (joined.empty()) {
+    joined.push_back({1, adjacent});
+  }
+  if (joined.size() > 2 || joined.back().stride != adjacent) {
+    return false;
+  }
+  layout.columns = joined.back().size;
+  layout.rows = joined.size() == 2 ? joined[0].size : 1;
+  layout.stride = joined.size() == 2 ? joined[0].stride : std::vector<int64_t>(tensors.size(), 0);
+  return true;
+}
+
+}  // namespace pfl
