@@ -9,5 +9,9 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
       "aggregate_backward(Tensor[] grads, Tensor[] stacked, Tensor weights, bool needs_stacked, bool needs_weights)"
       " -> (Tensor[], Tensor)");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
+  m.def("route(Tensor h, Tensor a, Tensor? seed, float tau) -> (Tensor, Tensor)");
+  m.def(
+      "route_backward(Tensor grad_global, Tensor grad_personal, Tensor h, Tensor a, Tensor? seed, float tau)"
+      " -> (Tensor, Tensor)");
   m.def("cpu_capability() -> str");
 }

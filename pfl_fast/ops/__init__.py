@@ -14,6 +14,7 @@ from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
 from pfl_fast.ops.philox_uniform import philox_uniform
+from pfl_fast.ops.route import route
 
 __all__ = [
     "NATIVE",
@@ -22,6 +23,7 @@ __all__ = [
     "aggregate_state_dicts",
     "philox_uniform",
     "reference",
+    "route",
     "use",
     "uses_native",
 ]
