@@ -15,6 +15,7 @@ from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
 from pfl_fast.ops.philox_uniform import philox_uniform
 from pfl_fast.ops.sgd import sgd_
+from pfl_fast.ops.route import route
 
 __all__ = [
     "NATIVE",
@@ -24,6 +25,7 @@ __all__ = [
     "philox_uniform",
     "reference",
     "sgd_",
+    "route",
     "use",
     "uses_native",
 ]

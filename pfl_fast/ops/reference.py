@@ -68,3 +68,13 @@ def sgd_(
             g = g.add(velocity, alpha=momentum) if nesterov else velocity
             buffer.copy_(velocity)
         param.copy_(p.add(g, alpha=-lr))
+def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> tuple[Tensor, Tensor]:
+    """``(r * h, s * h)`` with [r; s] = softmax over the halves of ``a``, logistic noise on the first with a seed."""
+    sum_type = torch.promote_types(h.dtype, torch.float32)
+    pairs = a.to(sum_type).unflatten(-1, (2, h.shape[-1]))
+    if seed is not None:
+        noise = torch.logit(philox_uniform(seed, h.shape[-2:]).to(sum_type))
+        pairs = pairs + torch.stack([noise, torch.zeros_like(noise)], -2)
+    shares = torch.softmax(pairs if tau == 1 else pairs / tau, -2)
+    global_part, personal_part = (shares * h.to(sum_type).unsqueeze(-2)).to(h.dtype).unbind(-2)
+    return global_part, personal_part

@@ -1,0 +1,38 @@
+// Logistic noise for kernels that walk over neighbouring elements: a block of four Philox numbers is drawn once for the
+// elements it serves.
+#pragma once
+
+#include "platform.cuh"
+#include "shares.h"
+
+namespace pfl {
+namespace {
+
+class LogisticRun {
+ public:
+  __device__ __forceinline__ explicit LogisticRun(uint64_t seed) : seed_(seed) {
+  }
+
+  // The noise of this element. Elements that follow each other share the work.
+  template <class Real>
+  __device__ __forceinline__ Real at(uint64_t element) {
+    if (!drawn_ || element / 4 != block_) {
+      block_ = element / 4;
+      bits_ = philox(seed_, block_);
+      drawn_ = true;
+    }
+    // Comparisons instead of an index: an array with a computed index would live in local memory.
+    const int word = static_cast<int>(element % 4);
+    const uint32_t bits = word == 0 ? bits_.x[0] : word == 1 ? bits_.x[1] : word == 2 ? bits_.x[2] : bits_.x[3];
+    return logistic_from<Real>(uniform_from(bits));
+  }
+
+ private:
+  uint64_t seed_;
+  uint64_t block_ = 0;
+  bool drawn_ = false;
+  Philox bits_ = {};
+};
+
+}  // namespace
+}  // namespace pfl
