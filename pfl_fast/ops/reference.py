@@ -38,3 +38,26 @@ def philox_uniform(seed: Tensor, shape: Sequence[int]) -> Tensor:
         key0, key1 = key0 + 0x9E3779B9 & low, key1 + 0xBB67AE85 & low
     words = torch.stack([c0, c1, c2, c3], -1).flatten(-2)[..., :numel]
     return (((words >> 9).float() + 0.5) * 2.0**-23).reshape(*seed.shape, *shape)
+
+
+def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
+    """As FedCP's code has it: three Gram matrices, distances from them, one exponential per bandwidth, the mean.
+
+    Distances are differences of sums here, so that rounding makes some negative; those count as 0.
+    """
+    sum_type = torch.promote_types(x.dtype, torch.float32)
+    x, y = x.to(sum_type), y.to(sum_type)
+    xx, yy, xy = x @ x.mT, y @ y.mT, x @ y.mT
+    squares_x = xx.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).expand_as(xx)
+    squares_y = yy.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).expand_as(yy)
+
+    def kernel(distances: Tensor) -> Tensor:
+        total = torch.zeros_like(distances)
+        for a in bandwidths:
+            total = total + torch.exp(-0.5 * distances / a)
+        return total
+
+    k_xx = kernel((squares_x + squares_x.mT - 2 * xx).clamp_min(0))
+    k_yy = kernel((squares_y + squares_y.mT - 2 * yy).clamp_min(0))
+    k_xy = kernel((squares_x + squares_y.mT - 2 * xy).clamp_min(0))
+    return (k_xx + k_yy - 2 * k_xy).sum((-2, -1)) / max(1, x.shape[-2] ** 2)
