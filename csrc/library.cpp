@@ -8,6 +8,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "aggregate_backward(Tensor[] grads, Tensor[] stacked, Tensor weights, bool needs_stacked, bool needs_weights)"
       " -> (Tensor[], Tensor)");
+  m.def("mmd_rbf(Tensor x, Tensor y, float[] bandwidths) -> (Tensor, Tensor)");
+  m.def(
+      "mmd_rbf_backward(Tensor grad, Tensor x, Tensor y, Tensor weights, bool needs_x, bool needs_y)"
+      " -> (Tensor, Tensor)");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def(
       "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "

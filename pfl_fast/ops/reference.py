@@ -78,3 +78,24 @@ def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) ->
     shares = torch.softmax(pairs if tau == 1 else pairs / tau, -2)
     global_part, personal_part = (shares * h.to(sum_type).unsqueeze(-2)).to(h.dtype).unbind(-2)
     return global_part, personal_part
+def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
+    """As FedCP's code has it: three Gram matrices, distances from them, one exponential per bandwidth, the mean.
+
+    Distances are differences of sums here, so that rounding makes some negative; those count as 0.
+    """
+    sum_type = torch.promote_types(x.dtype, torch.float32)
+    x, y = x.to(sum_type), y.to(sum_type)
+    xx, yy, xy = x @ x.mT, y @ y.mT, x @ y.mT
+    squares_x = xx.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).expand_as(xx)
+    squares_y = yy.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).expand_as(yy)
+
+    def kernel(distances: Tensor) -> Tensor:
+        total = torch.zeros_like(distances)
+        for a in bandwidths:
+            total = total + torch.exp(-0.5 * distances / a)
+        return total
+
+    k_xx = kernel((squares_x + squares_x.mT - 2 * xx).clamp_min(0))
+    k_yy = kernel((squares_y + squares_y.mT - 2 * yy).clamp_min(0))
+    k_xy = kernel((squares_x + squares_y.mT - 2 * xy).clamp_min(0))
+    return (k_xx + k_yy - 2 * k_xy).sum((-2, -1)) / max(1, x.shape[-2] ** 2)

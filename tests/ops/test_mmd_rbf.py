@@ -1,0 +1,116 @@
+"""What is special to ``mmd_rbf``: exact zeros, large coordinates, one gradient at a time."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfl_fast import ops
+from pfl_fast.ops import reference
+from pfl_fast.testing import assert_close, same_bits
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+FEDCP = (10.0, 15.0, 20.0, 50.0)
+native = pytest.mark.skipif(not ops.NATIVE.available, reason="no native library")
+
+
+@native
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_equal_sets_are_at_distance_zero_and_pull_at_nothing(dtype, size):
+    x = (size * torch.randn(2, 13, 530)).to(dtype).requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    value = ops.mmd_rbf(x, y)
+    assert value.tolist() == [0, 0]
+    for gradient in torch.autograd.grad(value.sum(), [x, y]):
+        assert not gradient.any()
+
+
+@native
+def test_equal_points_among_others_are_at_distance_zero():
+    x = 1e3 * torch.randn(9, 600)
+    x[7] = x[2]
+    _, weights = torch.ops.pfl_fast.mmd_rbf(x, x.clone(), FEDCP)
+    at_zero = torch.tensor(sum(1 / a for a in FEDCP))
+    for matrix in weights:
+        assert torch.allclose(matrix.diagonal(), at_zero)
+        assert matrix[2, 7] == matrix[7, 2] == matrix[0, 0]
+
+
+@native
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_large_coordinates_give_no_nan(dtype):
+    x = (1e4 + torch.randn(8, 4096)).to(dtype).requires_grad_()
+    y = (-1e4 + torch.randn(8, 4096)).to(dtype)
+    value = ops.mmd_rbf(x, y)
+    (gradient,) = torch.autograd.grad(value, x)
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert 0 < value <= 8
+    assert gradient.isfinite().all()
+
+
+@native
+def test_infinite_distances_give_no_nan():
+    x = torch.tensor([[3e38, 1.0], [-3e38, 2.0]], requires_grad=True)
+    value = ops.mmd_rbf(x, torch.zeros(2, 2))
+    (gradient,) = torch.autograd.grad(value, x)
+    assert value.isfinite()
+    assert not gradient.isnan().any()
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+def test_one_point(implementation):
+    x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -1.0]])
+    with ops.use(implementation):
+        value = ops.mmd_rbf(x, y, [4.0, 9.0])
+    assert_close(value, torch.tensor(sum(2 - 2 * math.exp(-13 / (2 * a)) for a in (4.0, 9.0))))
+
+
+@native
+@settings(max_examples=40, deadline=None)
+@given(points=st.integers(1, 40), features=st.integers(0, 600), scale=st.sampled_from([0.01, 0.3, 3.0]))
+def test_not_negative_symmetric_and_equal_to_the_reference_in_double(points, features, scale):
+    x, y = scale * torch.randn(points, features), scale * torch.randn(points, features)
+    value = ops.mmd_rbf(x, y)
+    assert value >= -1e-5
+    assert_close(value, ops.mmd_rbf(y, x), "swapped")
+    assert_close(value, reference.mmd_rbf(x.double(), y.double(), FEDCP).float(), "reference", scale=8.0)
+
+
+@native
+def test_near_points_keep_digits_that_gram_matrices_lose():
+    """Features that share a large offset, as after a ReLU without a norm."""
+    offset = 1e3 * torch.rand(256)
+    x, y = (offset + 0.2 * torch.randn(12, 256) for _ in range(2))
+    exact = reference.mmd_rbf(x.double(), y.double(), FEDCP)
+    assert (ops.mmd_rbf(x, y) - exact).abs() < 1e-6
+    assert (reference.mmd_rbf(x, y, FEDCP) - exact).abs() > 1e-3
+
+
+@native
+def test_only_the_gradient_that_is_needed_is_computed():
+    x, y = torch.randn(2, 6, 5), torch.randn(2, 6, 5)
+    leaves = x.clone().requires_grad_(), y.clone().requires_grad_()
+    both = torch.autograd.grad(ops.mmd_rbf(*leaves).sum(), leaves)
+    alone = leaves[0].detach().requires_grad_()
+    assert same_bits(torch.autograd.grad(ops.mmd_rbf(alone, y).sum(), alone)[0], both[0])
+    alone = leaves[1].detach().requires_grad_()
+    assert same_bits(torch.autograd.grad(ops.mmd_rbf(x, alone).sum(), alone)[0], both[1])
+    value, weights = torch.ops.pfl_fast.mmd_rbf(x, y, FEDCP)
+    assert [g.numel() for g in torch.ops.pfl_fast.mmd_rbf_backward(value, x, y, weights, True, False)] == [60, 0]
+
+
+@native
+def test_stacked_clients_have_the_bits_of_single_ones():
+    x, y = torch.randn(4, 10, 70), torch.randn(4, 10, 70)
+    assert same_bits(ops.mmd_rbf(x, y), torch.stack([ops.mmd_rbf(x[i], y[i]) for i in range(4)]))
+
+
+@native
+def test_second_derivatives_are_refused_by_name():
+    x = torch.randn(3, 2, requires_grad=True)
+    (gradient,) = torch.autograd.grad(ops.mmd_rbf(x, torch.randn(3, 2)), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="mmd_rbf: gradients can be taken once"):
+        gradient.sum().backward()
