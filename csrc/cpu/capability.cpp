@@ -11,8 +11,7 @@ namespace {
 
 Capability detect() {
 #ifdef PFL_WITH_X86_CAPABILITIES
-  const bool avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   return avx2 && avx512 ? Capability::kAvx512 : avx2 ? Capability::kAvx2 : Capability::kBaseline;

@@ -15,8 +15,8 @@ from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
 from pfl_fast.ops.mmd_rbf import mmd_rbf
 from pfl_fast.ops.philox_uniform import philox_uniform
-from pfl_fast.ops.sgd import sgd_
 from pfl_fast.ops.route import route
+from pfl_fast.ops.sgd import sgd_
 
 __all__ = [
     "NATIVE",
@@ -26,8 +26,8 @@ __all__ = [
     "mmd_rbf",
     "philox_uniform",
     "reference",
-    "sgd_",
     "route",
+    "sgd_",
     "use",
     "uses_native",
 ]

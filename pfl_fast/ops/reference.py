@@ -68,6 +68,8 @@ def sgd_(
             g = g.add(velocity, alpha=momentum) if nesterov else velocity
             buffer.copy_(velocity)
         param.copy_(p.add(g, alpha=-lr))
+
+
 def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> tuple[Tensor, Tensor]:
     """``(r * h, s * h)`` with [r; s] = softmax over the halves of ``a``, logistic noise on the first with a seed."""
     sum_type = torch.promote_types(h.dtype, torch.float32)
@@ -78,6 +80,8 @@ def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) ->
     shares = torch.softmax(pairs if tau == 1 else pairs / tau, -2)
     global_part, personal_part = (shares * h.to(sum_type).unsqueeze(-2)).to(h.dtype).unbind(-2)
     return global_part, personal_part
+
+
 def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
     """As FedCP's code has it: three Gram matrices, distances from them, one exponential per bandwidth, the mean.
 

@@ -89,7 +89,7 @@ def sgd_(
 
 
 def _tell_autograd(written: list[Tensor]) -> None:
-    """A backward pass that saved one of these must fail rather than use the new value; torch.compile knows it anyway."""
+    """A backward pass that saved one of these must fail rather than use the new value (torch.compile knows)."""
     if not torch.compiler.is_compiling():
         torch.autograd.graph.increment_version(written)
 
