@@ -75,9 +75,13 @@ def sgd_(
             torch.ops.pfl_fast.sgd_(*tensors, lr, momentum, dampening, weight_decay, nesterov, proximal, first_step)
             _tell_autograd([*tensors[0], *(tensors[2] if momentum > 0 else [])])
         else:
-            _check(*tensors, lr, momentum, dampening, weight_decay, nesterov, proximal)
+            p, g, buffers, centers = tensors
+            _check(p, g, buffers, centers, lr, momentum, dampening, weight_decay, nesterov, proximal)
             reference.sgd_(
-                *tensors,
+                p,
+                g,
+                buffers,
+                centers,
                 lr=lr,
                 momentum=momentum,
                 dampening=dampening,
