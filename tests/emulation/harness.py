@@ -1,7 +1,7 @@
 """Compiles CUDA kernels with g++ against csrc/emulation and calls them on CPU tensors.
 
-Launchers take one pointer to a struct of eight-byte fields. Here such a struct is a list of words: an int, a tensor
-(its address), a list of ints or of tensors (the address of an array of them), or None.
+Launchers take one pointer to a struct of eight-byte fields. Here such a struct is a list of words: a number, a
+tensor (its address), a list of ints or of tensors (the address of an array of them), or None.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ CSRC = build.source_folder()
 WORKER = Path(__file__).with_name("worker.py")
 CXX = build.find_compiler()
 
-Word = int | Tensor | list[int] | list[Tensor] | None
+Word = int | float | Tensor | list[int] | list[Tensor] | None
 
 # Flags for the kernels, flags for the runtime, the library to preload and its options, by what is to be found out.
 FLAGS = ["-std=c++17", "-O1", "-g", "-fPIC", "-DPFL_EMULATION", "-ffp-contract=off", "-Wno-unknown-pragmas"]
@@ -163,6 +164,8 @@ def _span(tensor: Tensor) -> int:
 def _local(word: Word) -> int:
     if word is None:
         return 0
+    if isinstance(word, float):
+        return _bits_of(word)
     if isinstance(word, Tensor):
         return word.data_ptr()
     if isinstance(word, list):
@@ -182,7 +185,11 @@ def _remote(word: Word, tensors: dict[tuple[int, int], Tensor]) -> object:
         return {"tensor": f"{key[0]}:{key[1]}", "alignment": key[0] % 64}
     if isinstance(word, list):
         return [_remote(w, tensors) for w in word]
-    return word
+    return _bits_of(word) if isinstance(word, float) else word
+
+
+def _bits_of(number: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", number))[0])
 
 
 def _gist(report: str) -> str:
