@@ -60,7 +60,7 @@ PFL_HOST_DEVICE float exp_of(float x) {
 PFL_HOST_DEVICE float log_of(float x) {
   const int32_t bits = static_cast<int32_t>(bits_from(x));
   const int32_t exponent = (bits - 0x3f3504f3) >> 23;
-  const float f = float_from(static_cast<uint32_t>(bits - (exponent << 23))) - 1.0f;
+  const float f = float_from(bits_from(x) - (static_cast<uint32_t>(exponent) << 23)) - 1.0f;
   const float e = static_cast<float>(exponent);
   const float z = f * f;
   float p = 7.0376836292e-2f;

@@ -30,7 +30,9 @@ DEFAULT_ARCHITECTURES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0+PTX")
 
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 # Products and sums are rounded one by one on every instruction set and in CUDA: the same bits everywhere.
-EXACT_FLAGS = ("-ffp-contract=off",)
+# Nobody asks whether an operation raised a floating-point exception; if somebody might, loops with a choice in them,
+# such as exp_of's clamping, would not be vectorised. Values do not change.
+EXACT_FLAGS = ("-ffp-contract=off", "-fno-trapping-math")
 CAPABILITY_FLAGS = {
     "baseline": (),
     "avx2": ("-mavx2", "-mf16c"),

@@ -13,6 +13,7 @@ from pfl_fast.ops import reference
 from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
+from pfl_fast.ops.gumbel_mask import gumbel_mask
 from pfl_fast.ops.philox_uniform import philox_uniform
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "aggregate",
     "aggregate_checked",
     "aggregate_state_dicts",
+    "gumbel_mask",
     "philox_uniform",
     "reference",
     "use",

@@ -37,4 +37,21 @@ def philox_uniform(seed: Tensor, shape: Sequence[int]) -> Tensor:
         c0, c1, c2, c3 = (p1 >> 32 & low) ^ c1 ^ key0, p1 & low, (p0 >> 32 & low) ^ c3 ^ key1, p0 & low
         key0, key1 = key0 + 0x9E3779B9 & low, key1 + 0xBB67AE85 & low
     words = torch.stack([c0, c1, c2, c3], -1).flatten(-2)[..., :numel]
-    return (((words >> 9).float() + 0.5) * 2.0**-23).reshape(*seed.shape, *shape)
+    return (((words >> 9).float() + 0.5) * 2.0**-23).reshape([*seed.shape, *shape])
+
+
+def gumbel_mask(
+    z: Tensor, logits: Tensor, seed: Tensor | None, tau: float = 1.0, threshold: float = 0.5, hard: bool = True
+) -> tuple[Tensor, Tensor]:
+    """``z * m, z * (1 - m)`` with a logistic-noise mask (none without a seed), straight-through if ``hard``."""
+    sum_type = torch.promote_types(z.dtype, torch.float32)
+    noisy = logits.to(sum_type)
+    if seed is not None:
+        noisy = noisy + torch.logit(philox_uniform(seed, z.shape[seed.dim() :]).to(sum_type))
+    mask = torch.sigmoid(noisy / tau)
+    if hard:
+        # 1[mask >= threshold], asked of the argument: rounding of the sigmoid cannot move the border.
+        chosen = (noisy >= tau * math.log(threshold / (1 - threshold))).to(sum_type)
+        mask = chosen + (mask - mask.detach())
+    wide = z.to(sum_type)
+    return (wide * mask).to(z.dtype), (wide * (1 - mask)).to(z.dtype)
