@@ -12,6 +12,11 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "mmd_rbf_backward(Tensor grad, Tensor x, Tensor y, Tensor weights, bool needs_x, bool needs_y)"
       " -> (Tensor, Tensor)");
+  m.def(
+      "gumbel_mask(Tensor z, Tensor logits, Tensor? seed, float tau, float threshold, bool hard) -> (Tensor, Tensor)");
+  m.def(
+      "gumbel_mask_backward(Tensor grad_selected, Tensor grad_rest, Tensor z, Tensor logits, Tensor? seed, float tau,"
+      " float threshold, bool hard) -> (Tensor, Tensor)");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def(
       "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "

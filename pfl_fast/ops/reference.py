@@ -103,3 +103,21 @@ def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
     k_yy = kernel((squares_y + squares_y.mT - 2 * yy).clamp_min(0))
     k_xy = kernel((squares_x + squares_y.mT - 2 * xy).clamp_min(0))
     return (k_xx + k_yy - 2 * k_xy).sum((-2, -1)) / max(1, x.shape[-2] ** 2)
+    return (((words >> 9).float() + 0.5) * 2.0**-23).reshape([*seed.shape, *shape])
+
+
+def gumbel_mask(
+    z: Tensor, logits: Tensor, seed: Tensor | None, tau: float = 1.0, threshold: float = 0.5, hard: bool = True
+) -> tuple[Tensor, Tensor]:
+    """``z * m, z * (1 - m)`` with a logistic-noise mask (none without a seed), straight-through if ``hard``."""
+    sum_type = torch.promote_types(z.dtype, torch.float32)
+    noisy = logits.to(sum_type)
+    if seed is not None:
+        noisy = noisy + torch.logit(philox_uniform(seed, z.shape[seed.dim() :]).to(sum_type))
+    mask = torch.sigmoid(noisy / tau)
+    if hard:
+        # 1[mask >= threshold], asked of the argument: rounding of the sigmoid cannot move the border.
+        chosen = (noisy >= tau * math.log(threshold / (1 - threshold))).to(sum_type)
+        mask = chosen + (mask - mask.detach())
+    wide = z.to(sum_type)
+    return (wide * mask).to(z.dtype), (wide * (1 - mask)).to(z.dtype)

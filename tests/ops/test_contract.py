@@ -203,6 +203,8 @@ def test_empty(op):
             sum(a.sum() for a in actual).backward()
             sum(e.sum() for e in expected).backward()
             for mine, theirs in zip(tensors, twins, strict=True):
+                if not mine.requires_grad:
+                    continue
                 assert_close(mine.grad, theirs.grad if theirs.grad is not None else torch.zeros_like(mine), sample.name)
 
 
