@@ -8,6 +8,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "aggregate_backward(Tensor[] grads, Tensor[] stacked, Tensor weights, bool needs_stacked, bool needs_weights)"
       " -> (Tensor[], Tensor)");
+  m.def("mix(Tensor[] local, Tensor[] global_, Tensor[] choice, int[] segments, bool hard) -> Tensor[]");
+  m.def(
+      "mix_backward(Tensor[] grads, Tensor[] local, Tensor[] global_, Tensor[] choice, int[] segments, bool hard, "
+      "bool needs_local, bool needs_global, bool needs_choice) -> (Tensor[], Tensor[], Tensor[])");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def(
       "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "
