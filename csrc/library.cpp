@@ -17,6 +17,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "gumbel_mask_backward(Tensor grad_selected, Tensor grad_rest, Tensor z, Tensor logits, Tensor? seed, float tau,"
       " float threshold, bool hard) -> (Tensor, Tensor)");
+  m.def("mix(Tensor[] local, Tensor[] global_, Tensor[] choice, int[] segments, bool hard) -> Tensor[]");
+  m.def(
+      "mix_backward(Tensor[] grads, Tensor[] local, Tensor[] global_, Tensor[] choice, int[] segments, bool hard, "
+      "bool needs_local, bool needs_global, bool needs_choice) -> (Tensor[], Tensor[], Tensor[])");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def(
       "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "

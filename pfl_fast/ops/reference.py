@@ -121,3 +121,34 @@ def gumbel_mask(
         mask = chosen + (mask - mask.detach())
     wide = z.to(sum_type)
     return (wide * mask).to(z.dtype), (wide * (1 - mask)).to(z.dtype)
+
+
+def mix(
+    local: Sequence[Tensor],
+    global_: Sequence[Tensor],
+    choice: Tensor | Sequence[Tensor],
+    segments: Sequence[int] | None = None,
+    hard: bool = False,
+) -> list[Tensor]:
+    """``local + c * (global - local)``, exactly local where c is 0 and global where c is 1; c = choice[segment]."""
+    results = []
+    for t, (x, y) in enumerate(zip(local, global_, strict=True)):
+        sum_type = torch.promote_types(x.dtype, torch.float32)
+        if isinstance(choice, Tensor):
+            wide = choice.to(sum_type)
+            c = wide if segments is None else wide[segments[t]]
+        else:
+            c = choice[t].to(sum_type)
+        results.append(_mix_one(x.to(sum_type), y.to(sum_type), c, hard).to(x.dtype))
+    return results
+
+
+def _mix_one(x: Tensor, y: Tensor, c: Tensor, hard: bool) -> Tensor:
+    """Where the value is one of the two tensors, a term that is zero carries the gradient of the choice."""
+    value = (c >= 0.5).to(c.dtype) if hard else c.detach()
+    selects = (value == 0) | (value == 1)
+    difference = y - x
+    # A copy that is not chosen may be infinite or NaN: its difference must not reach result or gradients.
+    difference = torch.where(selects & ~torch.isfinite(difference), torch.zeros_like(difference), difference)
+    selected = torch.where(value == 1, y, x) + (c - c.detach()) * difference
+    return torch.where(selects, selected, x + c * difference)

@@ -64,24 +64,23 @@ def sgd_(
     >>> weight
     tensor([0.3750, 0.8750])
     """
-    lists = {"params": params, "grads": grads, "momentum_buffers": momentum_buffers, "center": center}
-    tensors = [_tensors(name, value) for name, value in lists.items()]
+    ps, gs = _tensors("params", params), _tensors("grads", grads)
+    buffers, centers = _tensors("momentum_buffers", momentum_buffers), _tensors("center", center)
     numbers = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
     for name, value in {**numbers, "proximal": proximal}.items():
         if isinstance(value, Tensor) or not isinstance(value, (int, float)):
             raise TypeError(f"pfl_fast::sgd_: {name} must be a number, got {type(value).__name__}")
     with torch.no_grad():
-        if backend.uses_native() and params:  # without a tensor the dispatcher knows no device
-            torch.ops.pfl_fast.sgd_(*tensors, lr, momentum, dampening, weight_decay, nesterov, proximal, first_step)
-            _tell_autograd([*tensors[0], *(tensors[2] if momentum > 0 else [])])
+        if backend.uses_native() and ps:  # without a tensor the dispatcher knows no device
+            torch.ops.pfl_fast.sgd_(
+                *(ps, gs, buffers, centers),
+                *(lr, momentum, dampening, weight_decay, nesterov, proximal, first_step),
+            )
+            _tell_autograd([*ps, *buffers] if momentum > 0 else ps)
         else:
-            p, g, buffers, centers = tensors
-            _check(p, g, buffers, centers, lr, momentum, dampening, weight_decay, nesterov, proximal)
+            _check(ps, gs, buffers, centers, lr, momentum, dampening, weight_decay, nesterov, proximal)
             reference.sgd_(
-                p,
-                g,
-                buffers,
-                centers,
+                *(ps, gs, buffers, centers),
                 lr=lr,
                 momentum=momentum,
                 dampening=dampening,
@@ -93,7 +92,7 @@ def sgd_(
 
 
 def _tell_autograd(written: list[Tensor]) -> None:
-    """A backward pass that saved one of these must fail rather than use the new value (torch.compile knows)."""
+    """A backward pass that saved one of these must fail rather than use the new value; torch.compile knows itself."""
     if not torch.compiler.is_compiling():
         torch.autograd.graph.increment_version(written)
 
