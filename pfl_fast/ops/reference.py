@@ -37,7 +37,7 @@ def philox_uniform(seed: Tensor, shape: Sequence[int]) -> Tensor:
         c0, c1, c2, c3 = (p1 >> 32 & low) ^ c1 ^ key0, p1 & low, (p0 >> 32 & low) ^ c3 ^ key1, p0 & low
         key0, key1 = key0 + 0x9E3779B9 & low, key1 + 0xBB67AE85 & low
     words = torch.stack([c0, c1, c2, c3], -1).flatten(-2)[..., :numel]
-    return (((words >> 9).float() + 0.5) * 2.0**-23).reshape(*seed.shape, *shape)
+    return (((words >> 9).float() + 0.5) * 2.0**-23).reshape([*seed.shape, *shape])
 
 
 def sgd_(
@@ -103,7 +103,6 @@ def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
     k_yy = kernel((squares_y + squares_y.mT - 2 * yy).clamp_min(0))
     k_xy = kernel((squares_x + squares_y.mT - 2 * xy).clamp_min(0))
     return (k_xx + k_yy - 2 * k_xy).sum((-2, -1)) / max(1, x.shape[-2] ** 2)
-    return (((words >> 9).float() + 0.5) * 2.0**-23).reshape([*seed.shape, *shape])
 
 
 def gumbel_mask(
