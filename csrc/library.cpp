@@ -8,6 +8,12 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "aggregate_backward(Tensor[] grads, Tensor[] stacked, Tensor weights, bool needs_stacked, bool needs_weights)"
       " -> (Tensor[], Tensor)");
+  m.def(
+      "cpn_route(Tensor h, Tensor a, Tensor gamma, Tensor beta, float eps, Tensor? seed, float tau)"
+      " -> (Tensor, Tensor)");
+  m.def(
+      "cpn_route_backward(Tensor grad_global, Tensor grad_personal, Tensor h, Tensor a, Tensor gamma, Tensor beta,"
+      " float eps, Tensor? seed, float tau) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def("route(Tensor h, Tensor a, Tensor? seed, float tau) -> (Tensor, Tensor)");
   m.def(

@@ -13,6 +13,7 @@ from pfl_fast.ops import reference
 from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
+from pfl_fast.ops.cpn_route import cpn_route
 from pfl_fast.ops.philox_uniform import philox_uniform
 from pfl_fast.ops.route import route
 
@@ -21,6 +22,7 @@ __all__ = [
     "aggregate",
     "aggregate_checked",
     "aggregate_state_dicts",
+    "cpn_route",
     "philox_uniform",
     "reference",
     "route",

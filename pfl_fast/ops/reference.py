@@ -50,3 +50,24 @@ def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) ->
     shares = torch.softmax(pairs if tau == 1 else pairs / tau, -2)
     global_part, personal_part = (shares * h.to(sum_type).unsqueeze(-2)).to(h.dtype).unbind(-2)
     return global_part, personal_part
+
+
+def cpn_route(
+    h: Tensor,
+    a: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float = 1e-5,
+    seed: Tensor | None = None,
+    tau: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """``route`` by ``relu(layer_norm(a) * gamma + beta)``, in float32 (float64 for float64 tensors)."""
+    sum_type = torch.promote_types(h.dtype, torch.float32)
+    width = [a.shape[-1]]
+    if gamma.dim() == 1:
+        y = torch.nn.functional.layer_norm(a.to(sum_type), width, gamma.to(sum_type), beta.to(sum_type), eps)
+    else:
+        x = torch.nn.functional.layer_norm(a.to(sum_type), width, eps=eps)
+        y = x * gamma.to(sum_type).unsqueeze(-2) + beta.to(sum_type).unsqueeze(-2)
+    global_part, personal_part = route(h.to(sum_type), torch.relu(y), seed, tau)
+    return global_part.to(h.dtype), personal_part.to(h.dtype)

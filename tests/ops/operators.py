@@ -50,6 +50,6 @@ class Operator:
 
 
 def operators() -> list[Operator]:
-    from tests.ops import aggregate_entry, philox_uniform_entry, route_entry
+    from tests.ops import aggregate_entry, cpn_route_entry, philox_uniform_entry, route_entry
 
-    return [aggregate_entry.OPERATOR, philox_uniform_entry.OPERATOR, route_entry.OPERATOR]
+    return [aggregate_entry.OPERATOR, cpn_route_entry.OPERATOR, philox_uniform_entry.OPERATOR, route_entry.OPERATOR]

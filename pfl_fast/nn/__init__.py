@@ -1,0 +1,7 @@
+"""Modules made of the fused operators: what models and methods are built from."""
+
+from pfl_fast.nn.conditional_policy import ConditionalPolicy
+
+__all__ = [
+    "ConditionalPolicy",
+]
