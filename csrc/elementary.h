@@ -32,35 +32,50 @@ PFL_HOST_DEVICE float float_from(uint32_t bits) {
 #endif
 }
 
-// exp(x) = 2^n exp(r) with n = round(x / ln 2), |r| <= ln(2) / 2. Below -87.3 the result is about 1e-38 instead of a
-// subnormal number, above 88.7 it is infinite; NaN stays NaN.
-PFL_HOST_DEVICE float exp_of(float x) {
-  const float low = -87.33654f, high = 88.72283f;
-  const float clamped = x < low ? low : (x > high ? high : x);
-  const float shifted = clamped * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
-  const float n = shifted - 12582912.0f;
-  const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+// exp(x) = 2^n exp(r) with n = round(x / ln 2), |r| <= ln(2) / 2: gives exp(r), for x of moderate size or NaN.
+PFL_HOST_DEVICE float exp_remainder(float x, int32_t* n) {
+  const float shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+  const float rounded = shifted - 12582912.0f;
+  const float r = (x - rounded * 0.693359375f) - rounded * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  const float e = (p * (r * r) + r) + 1.0f;
+  *n = static_cast<int32_t>(bits_from(shifted)) - 0x4b400000;
+  return (p * (r * r) + r) + 1.0f;
+}
+
+PFL_HOST_DEVICE float power_of_two(int32_t n) {
+  return float_from(static_cast<uint32_t>(n + 127) << 23);
+}
+
+// Below -87.3 the result is about 1e-38 instead of a subnormal number, above 88.7 it is infinite; NaN stays NaN.
+PFL_HOST_DEVICE float exp_of(float x) {
+  const float low = -87.33654f, high = 88.72283f;
+  int32_t n;
+  const float e = exp_remainder(x < low ? low : (x > high ? high : x), &n);
   // 2^n in two factors, as 2^128 alone would not fit.
-  const int32_t whole = static_cast<int32_t>(bits_from(shifted)) - 0x4b400000;
-  const int32_t half = whole >> 1;
-  const float scaled = e * float_from(static_cast<uint32_t>(half + 127) << 23) *
-                       float_from(static_cast<uint32_t>(whole - half + 127) << 23);
+  const int32_t half = n >> 1;
+  const float scaled = e * power_of_two(half) * power_of_two(n - half);
   const float result = x > high ? float_from(0x7f800000u) : scaled;
   return x != x ? x : result;
+}
+
+// exp_of for x <= 0 or NaN, to the bit, without what only positive arguments need: nearly twice as fast.
+PFL_HOST_DEVICE float exp_of_nonpositive(float x) {
+  const float low = -87.33654f;
+  int32_t n;
+  const float e = exp_remainder(x < low ? low : x, &n);
+  return e * power_of_two(n);
 }
 
 // log(x) for normal x > 0: exponent times ln 2 plus log of a mantissa in [sqrt(1/2), sqrt(2)).
 PFL_HOST_DEVICE float log_of(float x) {
   const int32_t bits = static_cast<int32_t>(bits_from(x));
   const int32_t exponent = (bits - 0x3f3504f3) >> 23;
-  const float f = float_from(static_cast<uint32_t>(bits) - (static_cast<uint32_t>(exponent) << 23)) - 1.0f;
+  const float f = float_from(bits_from(x) - (static_cast<uint32_t>(exponent) << 23)) - 1.0f;
   const float e = static_cast<float>(exponent);
   const float z = f * f;
   float p = 7.0376836292e-2f;
@@ -77,6 +92,9 @@ PFL_HOST_DEVICE float log_of(float x) {
 }
 
 PFL_HOST_DEVICE double exp_of(double x) {
+  return exp(x);
+}
+PFL_HOST_DEVICE double exp_of_nonpositive(double x) {
   return exp(x);
 }
 PFL_HOST_DEVICE double log_of(double x) {

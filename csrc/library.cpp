@@ -21,6 +21,12 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "mix_backward(Tensor[] grads, Tensor[] local, Tensor[] global_, Tensor[] choice, int[] segments, bool hard, "
       "bool needs_local, bool needs_global, bool needs_choice) -> (Tensor[], Tensor[], Tensor[])");
+  m.def(
+      "cpn_route(Tensor h, Tensor a, Tensor gamma, Tensor beta, float eps, Tensor? seed, float tau)"
+      " -> (Tensor, Tensor)");
+  m.def(
+      "cpn_route_backward(Tensor grad_global, Tensor grad_personal, Tensor h, Tensor a, Tensor gamma, Tensor beta,"
+      " float eps, Tensor? seed, float tau) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def(
       "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "

@@ -16,7 +16,7 @@ struct Shares {
 // digits.
 template <class Real>
 PFL_HOST_DEVICE Shares<Real> shares_of(Real logit) {
-  const Real e = exp_of(logit < Real(0) ? logit : -logit);
+  const Real e = exp_of_nonpositive(logit < Real(0) ? logit : -logit);
   const Real larger = Real(1) / (Real(1) + e);
   const Real smaller = e * larger;
   return {logit < Real(0) ? smaller : larger, logit < Real(0) ? larger : smaller};

@@ -4,4 +4,8 @@ from pfl_fast.nn.feature_selector import FeatureSelector
 
 __all__ = [
     "FeatureSelector",
+from pfl_fast.nn.conditional_policy import ConditionalPolicy
+
+__all__ = [
+    "ConditionalPolicy",
 ]

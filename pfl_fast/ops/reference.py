@@ -151,3 +151,22 @@ def _mix_one(x: Tensor, y: Tensor, c: Tensor, hard: bool) -> Tensor:
     difference = torch.where(selects & ~torch.isfinite(difference), torch.zeros_like(difference), difference)
     selected = torch.where(value == 1, y, x) + (c - c.detach()) * difference
     return torch.where(selects, selected, x + c * difference)
+def cpn_route(
+    h: Tensor,
+    a: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float = 1e-5,
+    seed: Tensor | None = None,
+    tau: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """``route`` by ``relu(layer_norm(a) * gamma + beta)``, in float32 (float64 for float64 tensors)."""
+    sum_type = torch.promote_types(h.dtype, torch.float32)
+    width = [a.shape[-1]]
+    if gamma.dim() == 1:
+        y = torch.nn.functional.layer_norm(a.to(sum_type), width, gamma.to(sum_type), beta.to(sum_type), eps)
+    else:
+        x = torch.nn.functional.layer_norm(a.to(sum_type), width, eps=eps)
+        y = x * gamma.to(sum_type).unsqueeze(-2) + beta.to(sum_type).unsqueeze(-2)
+    global_part, personal_part = route(h.to(sum_type), torch.relu(y), seed, tau)
+    return global_part.to(h.dtype), personal_part.to(h.dtype)

@@ -1,0 +1,147 @@
+"""The end of FedCP's conditional policy network fused with what it decides: LayerNorm, affine, ReLU and ``route``.
+
+    x = (a - mean(a)) / sqrt(var(a) + eps)          over the 2K values of a row, biased variance
+    y = max(0, x * gamma + beta)
+    global_part, personal_part = route(h, y, seed, tau)
+
+Mean and variance are not saved: the backward reads ``a`` anyway and finds them again while the row is in cache.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from pfl_fast.ops import backend, reference
+from pfl_fast.ops.route import all_to_front, check_beside_h, check_route, check_tensors, expect, save_nothing
+
+
+def cpn_route(
+    h: Tensor,
+    a: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float = 1e-5,
+    seed: Tensor | None = None,
+    tau: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Splits features by ``y = relu(layer_norm(a) * gamma + beta)``: ``(r * h, s * h)``, r and s from ``route``.
+
+    Args:
+        h: ``[*batch, b, K]`` features. float64, float32, bfloat16 or float16; any strides.
+        a: ``[*batch, b, 2K]``, output of the policy network's last linear layer. Of h's dtype.
+        gamma: ``[*batch, 2K]``, LayerNorm's weight, one per client. Of h's dtype.
+        beta: ``[*batch, 2K]``, LayerNorm's bias, one per client. Of h's dtype.
+        eps: added to the variance, above 0.
+        seed: None, or ``[*batch]`` int64 for the soft Gumbel-softmax; see :func:`pfl_fast.ops.route`.
+        tau: temperature, above 0.
+
+    Returns:
+        ``(global_part, personal_part)``, both ``[*batch, b, K]``; they add up to h.
+
+    Gradients reach ``h``, ``a``, ``gamma`` and ``beta``, once. Sums over rows are added in a fixed order.
+
+    >>> h, a = torch.tensor([[2.0, 4.0]]), torch.tensor([[9.0, 1.0, 1.0, 1.0]])
+    >>> cpn_route(h, a, torch.ones(4), torch.zeros(4))
+    (tensor([[1.6993, 2.0000]]), tensor([[0.3007, 2.0000]]))
+    """
+    check_tensors("cpn_route", h=h, a=a, gamma=gamma, beta=beta)
+    if seed is not None:
+        check_tensors("cpn_route", seed=seed)
+    if backend.uses_native():
+        return cast(tuple[Tensor, Tensor], torch.ops.pfl_fast.cpn_route.default(h, a, gamma, beta, eps, seed, tau))
+    check_cpn_route("cpn_route", h, a, gamma, beta, eps, seed, tau)
+    return reference.cpn_route(h, a, gamma, beta, eps, seed, tau)
+
+
+def check_cpn_route(
+    op: str, h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float, seed: Tensor | None, tau: float
+) -> None:
+    """The contract in csrc/cpn_route.h, for the paths that do not reach it: the reference and shape-only tensors."""
+    check_route(op, h, a, seed, tau)
+    check_beside_h(op, "gamma", gamma, h, [*h.shape[:-2], 2 * h.shape[-1]])
+    check_beside_h(op, "beta", beta, h, [*h.shape[:-2], 2 * h.shape[-1]])
+    expect(op, math.isfinite(eps) and eps > 0, f"eps must be positive and finite, got {eps}")
+
+
+@backend.fake("cpn_route")
+def _(
+    h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float, seed: Tensor | None, tau: float
+) -> tuple[Tensor, Tensor]:
+    check_cpn_route("cpn_route", h, a, gamma, beta, eps, seed, tau)
+    return h.new_empty(h.shape), h.new_empty(h.shape)
+
+
+@backend.fake("cpn_route_backward")
+def _(
+    grad_global: Tensor,
+    grad_personal: Tensor,
+    h: Tensor,
+    a: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    seed: Tensor | None,
+    tau: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_cpn_route("cpn_route_backward", h, a, gamma, beta, eps, seed, tau)
+    check_beside_h("cpn_route_backward", "grad_global", grad_global, h, list(h.shape))
+    check_beside_h("cpn_route_backward", "grad_personal", grad_personal, h, list(h.shape))
+    return h.new_empty(h.shape), h.new_empty(a.shape), h.new_empty(gamma.shape), h.new_empty(beta.shape)
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+    h, a, gamma, beta, ctx.eps, seed, ctx.tau = inputs
+    ctx.save_for_backward(h, a, gamma, beta, seed)
+
+
+@backend.gradient("cpn_route", setup_context=_save_inputs)
+def _(ctx: Any, grad_global: Tensor, grad_personal: Tensor) -> tuple[Tensor | None, ...]:
+    h, a, gamma, beta, seed = ctx.saved_tensors
+    gradients = torch.ops.pfl_fast.cpn_route_backward.default(
+        grad_global, grad_personal, h, a, gamma, beta, ctx.eps, seed, ctx.tau
+    )
+    return (*gradients, None, None, None)
+
+
+@backend.gradient("cpn_route_backward", setup_context=save_nothing)
+def _(ctx: Any, *grads: Tensor) -> None:  # noqa: ARG001 called by position
+    raise RuntimeError("pfl_fast::cpn_route: second derivatives are not implemented; ops.use('reference') has them")
+
+
+@backend.vmap("cpn_route")
+def _(
+    info: Any,
+    in_dims: Any,
+    h: Tensor,
+    a: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    seed: Tensor | None,
+    tau: float,
+) -> Any:
+    *batched, seeds = all_to_front((h, a, gamma, beta, seed), (*in_dims[:4], in_dims[5]), info.batch_size)
+    return torch.ops.pfl_fast.cpn_route.default(*batched, eps, seeds, tau), (0, 0)
+
+
+@backend.vmap("cpn_route_backward")
+def _(
+    info: Any,
+    in_dims: Any,
+    grad_global: Tensor,
+    grad_personal: Tensor,
+    h: Tensor,
+    a: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    eps: float,
+    seed: Tensor | None,
+    tau: float,
+) -> Any:
+    tensors = grad_global, grad_personal, h, a, gamma, beta, seed
+    *batched, seeds = all_to_front(tensors, (*in_dims[:6], in_dims[7]), info.batch_size)
+    return torch.ops.pfl_fast.cpn_route_backward.default(*batched, eps, seeds, tau), (0, 0, 0, 0)
