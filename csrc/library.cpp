@@ -16,5 +16,8 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "
       "float momentum, float dampening, float weight_decay, bool nesterov, float proximal, bool first_step) -> ()");
+  m.def(
+      "take_normalized(Tensor images, Tensor index, Tensor mean, Tensor std, bool channels_last, ScalarType dtype) "
+      "-> Tensor");
   m.def("cpu_capability() -> str");
 }

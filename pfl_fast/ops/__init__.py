@@ -16,6 +16,7 @@ from pfl_fast.ops.backend import NATIVE, use, uses_native
 from pfl_fast.ops.mix import mix
 from pfl_fast.ops.philox_uniform import philox_uniform
 from pfl_fast.ops.sgd import sgd_
+from pfl_fast.ops.take_normalized import take_normalized
 
 __all__ = [
     "NATIVE",
@@ -26,6 +27,7 @@ __all__ = [
     "philox_uniform",
     "reference",
     "sgd_",
+    "take_normalized",
     "use",
     "uses_native",
 ]

@@ -99,3 +99,13 @@ def _mix_one(x: Tensor, y: Tensor, c: Tensor, hard: bool) -> Tensor:
     difference = torch.where(selects & ~torch.isfinite(difference), torch.zeros_like(difference), difference)
     selected = torch.where(value == 1, y, x) + (c - c.detach()) * difference
     return torch.where(selects, selected, x + c * difference)
+
+
+def take_normalized(
+    images: Tensor, index: Tensor, mean: Tensor, std: Tensor, channels_last: bool, dtype: torch.dtype
+) -> Tensor:
+    """``(images[index] / 255 - mean) / std`` as [*batch, C, H, W], in float32 (float64 for float64), rounded once."""
+    sum_type = torch.promote_types(dtype, torch.float32)
+    values = images[index].to(sum_type).div(255).sub(mean.to(sum_type)).div(std.to(sum_type))
+    result = values.to(dtype).movedim(-1, -3)
+    return result if channels_last else result.contiguous()

@@ -50,6 +50,12 @@ class Operator:
 
 
 def operators() -> list[Operator]:
-    from tests.ops import aggregate_entry, mix_entry, philox_uniform_entry, sgd_entry
+    from tests.ops import aggregate_entry, mix_entry, philox_uniform_entry, sgd_entry, take_normalized_entry
 
-    return [aggregate_entry.OPERATOR, mix_entry.OPERATOR, philox_uniform_entry.OPERATOR, sgd_entry.OPERATOR]
+    return [
+        aggregate_entry.OPERATOR,
+        mix_entry.OPERATOR,
+        philox_uniform_entry.OPERATOR,
+        sgd_entry.OPERATOR,
+        take_normalized_entry.OPERATOR,
+    ]
