@@ -35,5 +35,8 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "route_backward(Tensor grad_global, Tensor grad_personal, Tensor h, Tensor a, Tensor? seed, float tau)"
       " -> (Tensor, Tensor)");
+  m.def(
+      "take_normalized(Tensor images, Tensor index, Tensor mean, Tensor std, bool channels_last, ScalarType dtype) "
+      "-> Tensor");
   m.def("cpu_capability() -> str");
 }

@@ -20,6 +20,7 @@ from pfl_fast.ops.cpn_route import cpn_route
 from pfl_fast.ops.philox_uniform import philox_uniform
 from pfl_fast.ops.route import route
 from pfl_fast.ops.sgd import sgd_
+from pfl_fast.ops.take_normalized import take_normalized
 
 __all__ = [
     "NATIVE",
@@ -34,6 +35,7 @@ __all__ = [
     "reference",
     "route",
     "sgd_",
+    "take_normalized",
     "use",
     "uses_native",
 ]

@@ -170,3 +170,13 @@ def cpn_route(
         y = x * gamma.to(sum_type).unsqueeze(-2) + beta.to(sum_type).unsqueeze(-2)
     global_part, personal_part = route(h.to(sum_type), torch.relu(y), seed, tau)
     return global_part.to(h.dtype), personal_part.to(h.dtype)
+
+
+def take_normalized(
+    images: Tensor, index: Tensor, mean: Tensor, std: Tensor, channels_last: bool, dtype: torch.dtype
+) -> Tensor:
+    """``(images[index] / 255 - mean) / std`` as [*batch, C, H, W], in float32 (float64 for float64), rounded once."""
+    sum_type = torch.promote_types(dtype, torch.float32)
+    values = images[index].to(sum_type).div(255).sub(mean.to(sum_type)).div(std.to(sum_type))
+    result = values.to(dtype).movedim(-1, -3)
+    return result if channels_last else result.contiguous()

@@ -1,0 +1,77 @@
+// The contract of `take_normalized`: images picked from a set of bytes, as normalised numbers.
+//
+//   images  [N, H, W, C] uint8, contiguous (it may be a memory-mapped file, which must not be copied unawares)
+//   index   [*batch] int64, each in [0, N): looked at on the CPU; on a GPU that would stall the stream, and the images
+//   of
+//           an index outside become NaN
+//   mean, std  [C] floating
+//   result  [*batch, C, H, W] of the given type: (x / 255 - mean) / std in float (double for double), rounded once;
+//           with channels_last the memory order inside each image is H, W, C
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+
+#include <vector>
+
+#include "check.h"
+#include "take_normalized_kernel.h"
+
+namespace pfl {
+
+inline void check_take_normalized(const Tensor& images, const Tensor& index, const Tensor& mean, const Tensor& std,
+                                  ScalarType dtype) {
+  const char* op = "pfl_fast::take_normalized";
+  PFL_CHECK(images.scalar_type() == ScalarType::Byte, op, ": images must be uint8, got ", images.scalar_type());
+  PFL_CHECK(images.dim() == 4, op, ": images must be [count, height, width, channels], got shape ", shape_of(images));
+  PFL_CHECK(images.is_contiguous(), op,
+            ": images must be contiguous, so that a data set is not copied at each call: call .contiguous() once, got "
+            "shape ",
+            shape_of(images), " with gaps or another order in memory");
+  PFL_CHECK(index.scalar_type() == ScalarType::Long, op, ": index must be an int64 tensor, got ", index.scalar_type());
+  check_device(op, "index", index, "images", images);
+  for (const auto& [name, tensor] : {std::pair{"mean", &mean}, std::pair{"std", &std}}) {
+    check_float(op, name, *tensor);
+    check_device(op, name, *tensor, "images", images);
+    PFL_CHECK(tensor->dim() == 1 && tensor->size(0) == images.size(3), op, ": ", name, " must be [", images.size(3),
+              "], one for each channel of images, got shape ", shape_of(*tensor));
+  }
+  PFL_CHECK(is_supported_float(dtype), op, ": dtype must be float64, float32, bfloat16 or float16, got ", dtype);
+}
+
+inline void check_index_values(const Tensor& contiguous_index, int64_t count) {
+  const int64_t* values = contiguous_index.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < contiguous_index.numel(); ++i) {
+    PFL_CHECK(values[i] >= 0 && values[i] < count, "pfl_fast::take_normalized: index must be in [0, ", count,
+              "), the images there are, got ", values[i]);
+  }
+}
+
+template <class Run>
+Tensor take_normalized(const Tensor& images, const Tensor& index, const Tensor& mean, const Tensor& std,
+                       bool channels_last, ScalarType dtype, Run run) {
+  check_take_normalized(images, index, mean, std, dtype);
+  const int64_t height = images.size(1), width = images.size(2), channels = images.size(3);
+  const auto in_sum_type = [&](const Tensor& tensor) {
+    return torch::stable::contiguous(torch::stable::to(tensor, accumulate_type(dtype)));
+  };
+  const Tensor picks = torch::stable::contiguous(index), means = in_sum_type(mean), stds = in_sum_type(std);
+  if (index.is_cpu()) {
+    check_index_values(picks, images.size(0));
+  }
+  std::vector<int64_t> shape(index.sizes().begin(), index.sizes().end());
+  const std::vector<int64_t> order =
+      channels_last ? std::vector<int64_t>{height, width, channels} : std::vector<int64_t>{channels, height, width};
+  shape.insert(shape.end(), order.begin(), order.end());
+  Tensor out = torch::stable::new_empty(images, shape, dtype);
+  run(TakeNormalized{kernel_type(dtype), images.const_data_ptr<uint8_t>(), images.size(0), height * width, channels,
+                     picks.const_data_ptr<int64_t>(), picks.numel(), means.const_data_ptr(), stds.const_data_ptr(),
+                     channels_last, out.mutable_data_ptr()});
+  if (!channels_last) {
+    return out;
+  }
+  // [..., H, W, C] -> [..., C, W, H] -> [..., C, H, W]: names of dimensions change, memory stays.
+  const int64_t last = out.dim() - 1;
+  return torch::stable::transpose(torch::stable::transpose(out, last - 2, last), last - 1, last);
+}
+
+}  // namespace pfl
