@@ -13,10 +13,10 @@ from pfl_fast.ops import reference
 from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
+from pfl_fast.ops.cpn_route import cpn_route
 from pfl_fast.ops.gumbel_mask import gumbel_mask
 from pfl_fast.ops.mix import mix
 from pfl_fast.ops.mmd_rbf import mmd_rbf
-from pfl_fast.ops.cpn_route import cpn_route
 from pfl_fast.ops.philox_uniform import philox_uniform
 from pfl_fast.ops.route import route
 from pfl_fast.ops.sgd import sgd_
@@ -27,10 +27,10 @@ __all__ = [
     "aggregate",
     "aggregate_checked",
     "aggregate_state_dicts",
+    "cpn_route",
     "gumbel_mask",
     "mix",
     "mmd_rbf",
-    "cpn_route",
     "philox_uniform",
     "reference",
     "route",

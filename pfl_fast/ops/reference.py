@@ -151,6 +151,8 @@ def _mix_one(x: Tensor, y: Tensor, c: Tensor, hard: bool) -> Tensor:
     difference = torch.where(selects & ~torch.isfinite(difference), torch.zeros_like(difference), difference)
     selected = torch.where(value == 1, y, x) + (c - c.detach()) * difference
     return torch.where(selects, selected, x + c * difference)
+
+
 def cpn_route(
     h: Tensor,
     a: Tensor,
