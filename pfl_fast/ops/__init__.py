@@ -13,6 +13,7 @@ from pfl_fast.ops import reference
 from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
+from pfl_fast.ops.distill_losses import distill_losses
 from pfl_fast.ops.gumbel_mask import gumbel_mask
 from pfl_fast.ops.philox_uniform import philox_uniform
 
@@ -21,6 +22,7 @@ __all__ = [
     "aggregate",
     "aggregate_checked",
     "aggregate_state_dicts",
+    "distill_losses",
     "gumbel_mask",
     "philox_uniform",
     "reference",

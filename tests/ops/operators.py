@@ -50,6 +50,11 @@ class Operator:
 
 
 def operators() -> list[Operator]:
-    from tests.ops import aggregate_entry, gumbel_mask_entry, philox_uniform_entry
+    from tests.ops import aggregate_entry, distill_losses_entry, gumbel_mask_entry, philox_uniform_entry
 
-    return [aggregate_entry.OPERATOR, gumbel_mask_entry.OPERATOR, philox_uniform_entry.OPERATOR]
+    return [
+        aggregate_entry.OPERATOR,
+        distill_losses_entry.OPERATOR,
+        gumbel_mask_entry.OPERATOR,
+        philox_uniform_entry.OPERATOR,
+    ]
