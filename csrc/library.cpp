@@ -12,6 +12,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "mmd_rbf_backward(Tensor grad, Tensor x, Tensor y, Tensor weights, bool needs_x, bool needs_y)"
       " -> (Tensor, Tensor)");
+  m.def("distill_losses(Tensor y_g, Tensor y_p, Tensor y_u, Tensor target) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "distill_losses_backward(Tensor grad_gce, Tensor grad_lce, Tensor grad_ent, Tensor grad_dis, Tensor y_g,"
+      " Tensor y_p, Tensor y_u, Tensor target) -> (Tensor, Tensor, Tensor)");
   m.def(
       "gumbel_mask(Tensor z, Tensor logits, Tensor? seed, float tau, float threshold, bool hard) -> (Tensor, Tensor)");
   m.def(

@@ -14,6 +14,7 @@ from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
 from pfl_fast.ops.cpn_route import cpn_route
+from pfl_fast.ops.distill_losses import distill_losses
 from pfl_fast.ops.gumbel_mask import gumbel_mask
 from pfl_fast.ops.mix import mix
 from pfl_fast.ops.mmd_rbf import mmd_rbf
@@ -28,6 +29,7 @@ __all__ = [
     "aggregate_checked",
     "aggregate_state_dicts",
     "cpn_route",
+    "distill_losses",
     "gumbel_mask",
     "mix",
     "mmd_rbf",

@@ -182,3 +182,16 @@ def take_normalized(
     values = images[index].to(sum_type).div(255).sub(mean.to(sum_type)).div(std.to(sum_type))
     result = values.to(dtype).movedim(-1, -3)
     return result if channels_last else result.contiguous()
+def distill_losses(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Means over the batch of two cross-entropies, minus the entropy of ``y_u``, and a symmetric KL divergence."""
+    sum_type = torch.promote_types(y_g.dtype, torch.float32)
+    log_g, log_p, log_u = (y.to(sum_type).log_softmax(-1) for y in (y_g, y_p, y_u))
+    picked = target.unsqueeze(-1)
+    rows = (
+        -log_g.gather(-1, picked).squeeze(-1),
+        -log_p.gather(-1, picked).squeeze(-1),
+        (log_u.exp() * log_u).sum(-1),
+        ((log_p.exp() - log_g.exp()) * (log_p - log_g)).sum(-1),
+    )
+    gce, lce, ent, dis = (row.sum(-1) / max(1, target.shape[-1]) for row in rows)
+    return gce, lce, ent, dis
