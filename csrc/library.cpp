@@ -12,6 +12,12 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "mmd_rbf_backward(Tensor grad, Tensor x, Tensor y, Tensor weights, bool needs_x, bool needs_y)"
       " -> (Tensor, Tensor)");
+  m.def(
+      "orthogonal_project(Tensor f_g, Tensor f_p, Tensor basis_g, Tensor basis_p, float alpha, bool relu)"
+      " -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "orthogonal_project_backward(Tensor? v_g, Tensor? v_p, Tensor? v_fused, Tensor? v_inner, Tensor g, Tensor p,"
+      " Tensor basis_g, Tensor basis_p, float alpha, bool relu, bool needs_g, bool needs_p) -> (Tensor, Tensor)");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def("cpu_capability() -> str");
 }

@@ -14,6 +14,7 @@ from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
 from pfl_fast.ops.mmd_rbf import mmd_rbf
+from pfl_fast.ops.orthogonal_project import orthogonal_project
 from pfl_fast.ops.philox_uniform import philox_uniform
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "aggregate_checked",
     "aggregate_state_dicts",
     "mmd_rbf",
+    "orthogonal_project",
     "philox_uniform",
     "reference",
     "use",

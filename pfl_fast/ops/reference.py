@@ -61,3 +61,19 @@ def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
     k_yy = kernel((squares_y + squares_y.mT - 2 * yy).clamp_min(0))
     k_xy = kernel((squares_x + squares_y.mT - 2 * xy).clamp_min(0))
     return (k_xx + k_yy - 2 * k_xy).sum((-2, -1)) / max(1, x.shape[-2] ** 2)
+
+
+def orthogonal_project(
+    f_g: Tensor, f_p: Tensor, basis_g: Tensor, basis_p: Tensor, alpha: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``g = (f_g A_g) A_g^T``, ``p = (f_p A_p) A_p^T``, their blend, and ``g . p`` per sample; bases are constants."""
+    sum_type = torch.promote_types(f_g.dtype, torch.float32)
+
+    def project(features: Tensor, basis: Tensor) -> Tensor:
+        basis = basis.detach().to(sum_type)
+        projected = (features.to(sum_type) @ basis) @ basis.mT
+        return torch.relu(projected) if relu else projected
+
+    g, p = project(f_g, basis_g), project(f_p, basis_p)
+    fused, inner = alpha * g + (1 - alpha) * p, (g * p).sum(-1)
+    return g.to(f_g.dtype), p.to(f_g.dtype), fused.to(f_g.dtype), inner.to(f_g.dtype)

@@ -50,6 +50,11 @@ class Operator:
 
 
 def operators() -> list[Operator]:
-    from tests.ops import aggregate_entry, mmd_rbf_entry, philox_uniform_entry
+    from tests.ops import aggregate_entry, mmd_rbf_entry, orthogonal_project_entry, philox_uniform_entry
 
-    return [aggregate_entry.OPERATOR, mmd_rbf_entry.OPERATOR, philox_uniform_entry.OPERATOR]
+    return [
+        aggregate_entry.OPERATOR,
+        mmd_rbf_entry.OPERATOR,
+        orthogonal_project_entry.OPERATOR,
+        philox_uniform_entry.OPERATOR,
+    ]
