@@ -48,9 +48,11 @@ struct OrthogonalProjectBackward {
 constexpr int64_t kProjectRows = 32;   // samples of one task of the CPU: each value of a basis is loaded once for all
 constexpr int64_t kProjectLanes = 16;  // what the room for coordinates is rounded up to
 
+namespace {  // a copy for each instruction set
 inline int64_t project_row_blocks(int64_t samples) {
   return (samples + kProjectRows - 1) / kProjectRows;
 }
+}  // namespace
 
 // [begin, end) of the C * project_row_blocks(b) blocks of samples.
 PFL_DECLARE_CPU_KERNEL(orthogonal_project, (const OrthogonalProject& p, int64_t begin, int64_t end))
