@@ -1,4 +1,4 @@
-"""``mmd_rbf`` as FedCP uses it: a batch of 10 with 512 features, 20 clients at once, and a large wide batch.
+"""``mmd_rbf`` as FedCP uses it: a batch of 10 with 512 features, 20 clients at once; and larger, wider batches.
 
 The reference is what the official code does. It takes distances from Gram matrices; the native operator subtracts
 first, which keeps digits and costs twice the additions: where arithmetic decides, at 64 x 4096, there is less to gain.

@@ -31,6 +31,12 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "cpn_route_backward(Tensor grad_global, Tensor grad_personal, Tensor h, Tensor a, Tensor gamma, Tensor beta,"
       " float eps, Tensor? seed, float tau) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "orthogonal_project(Tensor f_g, Tensor f_p, Tensor basis_g, Tensor basis_p, float alpha, bool relu)"
+      " -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "orthogonal_project_backward(Tensor? v_g, Tensor? v_p, Tensor? v_fused, Tensor? v_inner, Tensor g, Tensor p,"
+      " Tensor basis_g, Tensor basis_p, float alpha, bool relu, bool needs_g, bool needs_p) -> (Tensor, Tensor)");
   m.def("philox_uniform(Tensor seed, int[] shape) -> Tensor");
   m.def(
       "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "

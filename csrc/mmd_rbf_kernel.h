@@ -42,9 +42,11 @@ struct MmdRbfBackward {
 
 constexpr int64_t kMmdRows = 8;  // rows of points whose distances or gradients one task of the CPU computes
 
+namespace {  // a copy for each instruction set
 inline int64_t mmd_row_blocks(int64_t rows) {
   return (rows + kMmdRows - 1) / kMmdRows;
 }
+}  // namespace
 
 // [begin, end) of the C * mmd_row_blocks(2 b) blocks of rows of [x; y].
 PFL_DECLARE_CPU_KERNEL(mmd_rbf_distances, (const MmdRbf& p, int64_t begin, int64_t end))

@@ -18,6 +18,7 @@ from pfl_fast.ops.distill_losses import distill_losses
 from pfl_fast.ops.gumbel_mask import gumbel_mask
 from pfl_fast.ops.mix import mix
 from pfl_fast.ops.mmd_rbf import mmd_rbf
+from pfl_fast.ops.orthogonal_project import orthogonal_project
 from pfl_fast.ops.philox_uniform import philox_uniform
 from pfl_fast.ops.route import route
 from pfl_fast.ops.sgd import sgd_
@@ -33,6 +34,7 @@ __all__ = [
     "gumbel_mask",
     "mix",
     "mmd_rbf",
+    "orthogonal_project",
     "philox_uniform",
     "reference",
     "route",

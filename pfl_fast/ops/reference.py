@@ -182,6 +182,8 @@ def take_normalized(
     values = images[index].to(sum_type).div(255).sub(mean.to(sum_type)).div(std.to(sum_type))
     result = values.to(dtype).movedim(-1, -3)
     return result if channels_last else result.contiguous()
+
+
 def distill_losses(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Means over the batch of two cross-entropies, minus the entropy of ``y_u``, and a symmetric KL divergence."""
     sum_type = torch.promote_types(y_g.dtype, torch.float32)
@@ -195,3 +197,19 @@ def distill_losses(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> tup
     )
     gce, lce, ent, dis = (row.sum(-1) / max(1, target.shape[-1]) for row in rows)
     return gce, lce, ent, dis
+
+
+def orthogonal_project(
+    f_g: Tensor, f_p: Tensor, basis_g: Tensor, basis_p: Tensor, alpha: float, relu: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``g = (f_g A_g) A_g^T``, ``p = (f_p A_p) A_p^T``, their blend, and ``g . p`` per sample; bases are constants."""
+    sum_type = torch.promote_types(f_g.dtype, torch.float32)
+
+    def project(features: Tensor, basis: Tensor) -> Tensor:
+        basis = basis.detach().to(sum_type)
+        projected = (features.to(sum_type) @ basis) @ basis.mT
+        return torch.relu(projected) if relu else projected
+
+    g, p = project(f_g, basis_g), project(f_p, basis_p)
+    fused, inner = alpha * g + (1 - alpha) * p, (g * p).sum(-1)
+    return g.to(f_g.dtype), p.to(f_g.dtype), fused.to(f_g.dtype), inner.to(f_g.dtype)

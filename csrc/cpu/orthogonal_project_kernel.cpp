@@ -1,0 +1,446 @@
+// CPU kernels of `orthogonal_project`, compiled once per instruction set into namespace PFL_CAPABILITY.
+// Both products, f A and (f A) A^T, run through one small kernel that keeps a tile of sums in registers. Vectors lie
+// across results and never along a sum, so every instruction set adds in the same order.
+#include "orthogonal_project_kernel.h"
+
+#include "convert.h"
+
+namespace pfl {
+namespace PFL_CAPABILITY {
+namespace {
+
+constexpr int64_t kRows = kProjectRows;
+constexpr int64_t kDepth = 128;  // terms of a sum before it goes back to memory: what is multiplied stays in cache
+constexpr int64_t kBlock = 64;   // features of g and p that are finished together
+
+inline int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+// 32 bytes: a register of AVX2, two of the baseline.
+template <class A>
+struct Lanes {
+  typedef A Vector __attribute__((vector_size(32)));
+  typedef A Unaligned __attribute__((vector_size(32), aligned(alignof(A)), may_alias));
+  static constexpr int64_t kCount = 32 / sizeof(A);
+  static constexpr int64_t kPanel = 2 * kCount;  // columns of a tile
+};
+
+// out[r][0 .. kVectors * kCount) += sum_i left[r][i] * right[i * stride ..], for kGroup rows r.
+template <class A, int kGroup, int kVectors>
+void add_products(const A* const* left, const A* right, int64_t stride, int64_t depth, A* const* out) {
+  using Vector = typename Lanes<A>::Vector;
+  using Unaligned = typename Lanes<A>::Unaligned;
+  Vector sum[kGroup][kVectors] = {};
+  for (int64_t i = 0; i < depth; ++i) {
+    Vector factor[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      factor[v] = *reinterpret_cast<const Unaligned*>(right + i * stride + v * Lanes<A>::kCount);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kGroup; ++r) {
+      const A value = left[r][i];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = sum[r][v] + value * factor[v];
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kGroup; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      Unaligned* target = reinterpret_cast<Unaligned*>(out[r] + v * Lanes<A>::kCount);
+      *target = *target + sum[r][v];
+    }
+  }
+}
+
+template <class A, int kVectors>
+void add_products_of_rows(const A* const* left, int64_t rows, const A* right, int64_t stride, int64_t depth,
+                          A* const* out) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    add_products<A, 4, kVectors>(left + r, right, stride, depth, out + r);
+  }
+  if (r + 2 <= rows) {
+    add_products<A, 2, kVectors>(left + r, right, stride, depth, out + r);
+    r += 2;
+  }
+  if (r < rows) {
+    add_products<A, 1, kVectors>(left + r, right, stride, depth, out + r);
+  }
+}
+
+// Whether values must be widened before they can be multiplied.
+template <class T>
+constexpr bool kNarrow = sizeof(T) < sizeof(accumulate_t<T>);
+
+// `depth` rows of a basis, `count` columns of them, as rows of kPanel values with zeros behind the last column.
+template <class T>
+void pack(const T* basis, int64_t rank, int64_t depth, int64_t count, accumulate_t<T>* panel) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kPanel = Lanes<A>::kPanel;
+  A buffer[kPanel];
+  for (int64_t i = 0; i < depth; ++i) {
+    const A* row = widen(basis + i * rank, count, buffer);
+    for (int64_t k = 0; k < count; ++k) {
+      panel[i * kPanel + k] = row[k];
+    }
+    for (int64_t k = count; k < kPanel; ++k) {
+      panel[i * kPanel + k] = A(0);
+    }
+  }
+}
+
+#if defined(__GNUC__) && !defined(__clang__)
+constexpr bool kTurnsByEight = true;
+
+// Eight rows of eight values, turned: out[k * stride + d] = row[d][k].
+inline void turn(const float* const* row, float* out, int64_t stride) {
+  using Vector = Lanes<float>::Vector;
+  using Unaligned = Lanes<float>::Unaligned;
+  typedef int32_t Order __attribute__((vector_size(32)));
+  Vector x[8], y[8];
+#pragma GCC unroll 8
+  for (int d = 0; d < 8; ++d) {
+    x[d] = *reinterpret_cast<const Unaligned*>(row[d]);
+  }
+  // Exchanges single values, then pairs, then halves between rows that lie 1, 2 and 4 apart.
+#pragma GCC unroll 4
+  for (int d = 0; d < 8; d += 2) {
+    y[d] = __builtin_shuffle(x[d], x[d + 1], Order{0, 8, 2, 10, 4, 12, 6, 14});
+    y[d + 1] = __builtin_shuffle(x[d], x[d + 1], Order{1, 9, 3, 11, 5, 13, 7, 15});
+  }
+#pragma GCC unroll 4
+  for (int d = 0; d < 4; ++d) {
+    const int from = d % 2 + 4 * (d / 2);
+    x[from] = __builtin_shuffle(y[from], y[from + 2], Order{0, 1, 8, 9, 4, 5, 12, 13});
+    x[from + 2] = __builtin_shuffle(y[from], y[from + 2], Order{2, 3, 10, 11, 6, 7, 14, 15});
+  }
+#pragma GCC unroll 4
+  for (int d = 0; d < 4; ++d) {
+    *reinterpret_cast<Unaligned*>(out + d * stride) =
+        __builtin_shuffle(x[d], x[d + 4], Order{0, 1, 2, 3, 8, 9, 10, 11});
+    *reinterpret_cast<Unaligned*>(out + (d + 4) * stride) =
+        __builtin_shuffle(x[d], x[d + 4], Order{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+}
+
+#else
+constexpr bool kTurnsByEight = false;
+void turn(const float* const*, float*, int64_t) {
+}
+#endif
+
+// The same, turned: `count` rows of a basis as columns, `depth` of their values as rows, zeros behind the last row.
+template <class T>
+void pack_turned(const T* basis, int64_t rank, int64_t count, int64_t depth, accumulate_t<T>* panel) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kPanel = Lanes<A>::kPanel;
+  A buffers[kPanel][kDepth];
+  const A* row[kPanel];
+  for (int64_t d = 0; d < kPanel; ++d) {
+    row[d] = buffers[d];
+    if (d < count) {
+      row[d] = widen(basis + d * rank, depth, buffers[d]);
+    } else {
+      for (int64_t k = 0; k < depth; ++k) {
+        buffers[d][k] = A(0);
+      }
+    }
+  }
+  int64_t k = 0;
+  if constexpr (kTurnsByEight && sizeof(A) == sizeof(float)) {
+    for (; k + 8 <= depth; k += 8) {
+      for (int64_t d = 0; d < kPanel; d += 8) {
+        const A* at[8];
+        for (int i = 0; i < 8; ++i) {
+          at[i] = row[d + i] + k;
+        }
+        turn(at, panel + k * kPanel + d, kPanel);
+      }
+    }
+  }
+  for (; k < depth; ++k) {
+    for (int64_t d = 0; d < kPanel; ++d) {
+      panel[k * kPanel + d] = row[d][k];
+    }
+  }
+}
+
+// A block of samples of one client in one subspace.
+template <class T>
+struct Projection {
+  using A = accumulate_t<T>;
+  static constexpr int64_t kPanel = Lanes<A>::kPanel;
+  const T* basis;
+  int64_t rank, features, rows;
+  A* coordinates[kRows];
+
+  Projection(const ProjectSizes& sizes, const Subspace& space, int64_t client, int64_t first)
+      : basis(static_cast<const T*>(space.basis) + client * space.stride),
+        rank(space.rank),
+        features(sizes.features),
+        rows(least(kRows, sizes.samples - first)) {
+    for (int64_t r = 0; r < rows; ++r) {
+      coordinates[r] = static_cast<A*>(space.coordinates) + (client * sizes.samples + first + r) * space.room;
+      for (int64_t k = 0; k < space.room; ++k) {
+        coordinates[r][k] = A(0);
+      }
+    }
+  }
+
+  // coordinates = values * basis, where load(feature, count, row) points row[r] at a run of the values of sample r.
+  template <class Load>
+  void find_coordinates(Load load) const {
+    for (int64_t begin = 0; begin < features; begin += kDepth) {
+      const int64_t depth = least(kDepth, features - begin);
+      const A* row[kRows];
+      load(begin, depth, row);
+      for (int64_t k = 0; k < rank; k += kPanel) {
+        add_coordinates(row, begin, depth, k);
+      }
+    }
+  }
+
+  void add_coordinates(const A* const* row, int64_t begin, int64_t depth, int64_t k) const {
+    const int64_t count = least(kPanel, rank - k);
+    const T* columns = basis + begin * rank + k;
+    A* out[kRows];
+    for (int64_t r = 0; r < rows; ++r) {
+      out[r] = coordinates[r] + k;
+    }
+    if constexpr (!kNarrow<T>) {
+      if (count == kPanel) {
+        return add_products_of_rows<A, 2>(row, rows, columns, rank, depth, out);
+      }
+      if (count == kPanel / 2) {
+        return add_products_of_rows<A, 1>(row, rows, columns, rank, depth, out);
+      }
+    }
+    A panel[kDepth * kPanel];
+    pack(columns, rank, depth, count, panel);
+    if (count <= kPanel / 2) {
+      add_products_of_rows<A, 1>(row, rows, panel, kPanel, depth, out);
+    } else {
+      add_products_of_rows<A, 2>(row, rows, panel, kPanel, depth, out);
+    }
+  }
+
+  // out[r][0 .. kBlock) = coordinates * basis^T from feature `begin` on, zeros behind the last feature.
+  void expand(int64_t begin, A (*block)[kBlock]) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < kBlock; ++j) {
+        block[r][j] = A(0);
+      }
+    }
+    A panel[kDepth * kPanel];
+    for (int64_t j = 0; j < kBlock && begin + j < features; j += kPanel) {
+      A* out[kRows];
+      for (int64_t r = 0; r < rows; ++r) {
+        out[r] = block[r] + j;
+      }
+      for (int64_t k = 0; k < rank; k += kDepth) {
+        const int64_t depth = least(kDepth, rank - k);
+        const A* row[kRows];
+        for (int64_t r = 0; r < rows; ++r) {
+          row[r] = coordinates[r] + k;
+        }
+        pack_turned(basis + (begin + j) * rank + k, rank, least(kPanel, features - begin - j), depth, panel);
+        add_products_of_rows<A, 2>(row, rows, panel, kPanel, depth, out);
+      }
+    }
+  }
+};
+
+template <class A>
+void cut_negative(A* values) {
+  for (int64_t j = 0; j < kBlock; ++j) {
+    values[j] = values[j] < A(0) ? A(0) : values[j];
+  }
+}
+
+template <class A>
+void blend(const A* __restrict g, const A* __restrict p, A share_g, A share_p, A* __restrict fused) {
+  for (int64_t j = 0; j < kBlock; ++j) {
+    fused[j] = share_g * g[j] + share_p * p[j];
+  }
+}
+
+template <class A>
+A dot(const A* g, const A* p) {
+  using Vector = typename Lanes<A>::Vector;
+  using Unaligned = typename Lanes<A>::Unaligned;
+  Vector sum = {};
+  for (int64_t j = 0; j < kBlock; j += Lanes<A>::kCount) {
+    sum = sum + *reinterpret_cast<const Unaligned*>(g + j) * *reinterpret_cast<const Unaligned*>(p + j);
+  }
+  A total = A(0);
+  for (int64_t lane = 0; lane < Lanes<A>::kCount; ++lane) {
+    total = total + sum[lane];
+  }
+  return total;
+}
+
+template <class T>
+void forward_block(const OrthogonalProject& problem, int64_t client, int64_t first) {
+  using A = accumulate_t<T>;
+  const ProjectSizes& sizes = problem.sizes;
+  const int64_t offset = (client * sizes.samples + first) * sizes.features;
+  const Projection<T> onto_g(sizes, problem.of_g, client, first), onto_p(sizes, problem.of_p, client, first);
+  const int64_t rows = onto_g.rows;
+  A buffers[kRows][kDepth];
+  const auto features_of = [&](const void* f) {
+    return [&, f](int64_t begin, int64_t count, const A** row) {
+      for (int64_t r = 0; r < rows; ++r) {
+        row[r] = widen(static_cast<const T*>(f) + offset + r * sizes.features + begin, count, buffers[r]);
+      }
+    };
+  };
+  onto_g.find_coordinates(features_of(problem.f_g));
+  onto_p.find_coordinates(features_of(problem.f_p));
+  const A share_g = static_cast<A>(sizes.alpha), share_p = static_cast<A>(1 - sizes.alpha);
+  A inner[kRows] = {};
+  for (int64_t begin = 0; begin < sizes.features; begin += kBlock) {
+    const int64_t count = least(kBlock, sizes.features - begin);
+    A g[kRows][kBlock], p[kRows][kBlock], fused[kBlock];
+    onto_g.expand(begin, g);
+    onto_p.expand(begin, p);
+    for (int64_t r = 0; r < rows; ++r) {
+      if (sizes.relu) {
+        cut_negative(g[r]);
+        cut_negative(p[r]);
+      }
+      blend(g[r], p[r], share_g, share_p, fused);
+      inner[r] = inner[r] + dot(g[r], p[r]);
+      const int64_t at = offset + r * sizes.features + begin;
+      narrow(g[r], count, static_cast<T*>(problem.g) + at);
+      narrow(p[r], count, static_cast<T*>(problem.p) + at);
+      narrow(fused, count, static_cast<T*>(problem.fused) + at);
+    }
+  }
+  narrow(inner, rows, static_cast<T*>(problem.inner) + client * sizes.samples + first);
+}
+
+// One side of the backward: its own result and cotangent, the other side's result, its share of the blend.
+template <class T>
+struct Pullback {
+  using A = accumulate_t<T>;
+  const OrthogonalProjectBackward& problem;
+  const void *result, *cotangent, *other;
+  A share;
+
+  // The cotangent of the projected features of one sample, from `at` on.
+  void find_cotangent(int64_t sample, int64_t at, int64_t count, A* __restrict out) const {
+    A buffer[kDepth];
+    for (int64_t j = 0; j < count; ++j) {
+      out[j] = A(0);
+    }
+    if (cotangent) {
+      const A* v = widen(static_cast<const T*>(cotangent) + at, count, buffer);
+      for (int64_t j = 0; j < count; ++j) {
+        out[j] = v[j];
+      }
+    }
+    if (problem.v_fused) {
+      add_scaled(static_cast<const T*>(problem.v_fused) + at, share, count, out);
+    }
+    if (problem.v_inner) {
+      A v_buffer;
+      const A v = *widen(static_cast<const T*>(problem.v_inner) + sample, 1, &v_buffer);
+      add_scaled(static_cast<const T*>(other) + at, v, count, out);
+    }
+    if (problem.sizes.relu) {
+      const A* value = widen(static_cast<const T*>(result) + at, count, buffer);
+      for (int64_t j = 0; j < count; ++j) {
+        out[j] = value[j] <= A(0) ? A(0) : out[j];
+      }
+    }
+  }
+
+  static void add_scaled(const T* row, A factor, int64_t count, A* __restrict out) {
+    A buffer[kDepth];
+    const A* values = widen(row, count, buffer);
+    for (int64_t j = 0; j < count; ++j) {
+      out[j] = out[j] + factor * values[j];
+    }
+  }
+
+  void run(const Subspace& space, int64_t client, int64_t first, void* grad) const {
+    const ProjectSizes& sizes = problem.sizes;
+    const Projection<T> onto(sizes, space, client, first);
+    const int64_t sample = client * sizes.samples + first;
+    A buffers[kRows][kDepth];
+    onto.find_coordinates([&](int64_t begin, int64_t count, const A** row) {
+      for (int64_t r = 0; r < onto.rows; ++r) {
+        find_cotangent(sample + r, (sample + r) * sizes.features + begin, count, buffers[r]);
+        row[r] = buffers[r];
+      }
+    });
+    for (int64_t begin = 0; begin < sizes.features; begin += kBlock) {
+      A block[kRows][kBlock];
+      onto.expand(begin, block);
+      for (int64_t r = 0; r < onto.rows; ++r) {
+        narrow(block[r], least(kBlock, sizes.features - begin),
+               static_cast<T*>(grad) + (sample + r) * sizes.features + begin);
+      }
+    }
+  }
+};
+
+template <class T>
+void backward_block(const OrthogonalProjectBackward& p, int64_t client, int64_t first) {
+  using A = accumulate_t<T>;
+  if (p.grad_g) {
+    Pullback<T>{p, p.g, p.v_g, p.p, static_cast<A>(p.sizes.alpha)}.run(p.of_g, client, first, p.grad_g);
+  }
+  if (p.grad_p) {
+    Pullback<T>{p, p.p, p.v_p, p.g, static_cast<A>(1 - p.sizes.alpha)}.run(p.of_p, client, first, p.grad_p);
+  }
+}
+
+template <class T>
+void run_block(const OrthogonalProject& p, int64_t client, int64_t first) {
+  forward_block<T>(p, client, first);
+}
+template <class T>
+void run_block(const OrthogonalProjectBackward& p, int64_t client, int64_t first) {
+  backward_block<T>(p, client, first);
+}
+
+template <class Problem>
+void run_blocks(const Problem& p, int64_t begin, int64_t end) {
+  const int64_t blocks = project_row_blocks(p.sizes.samples);
+  for (int64_t task = begin; task < end; ++task) {
+    const int64_t client = task / blocks, first = task % blocks * kRows;
+    switch (p.sizes.dtype) {
+      case Float::kDouble:
+        run_block<double>(p, client, first);
+        break;
+      case Float::kFloat:
+        run_block<float>(p, client, first);
+        break;
+      case Float::kBFloat16:
+        run_block<BFloat16>(p, client, first);
+        break;
+      case Float::kHalf:
+        run_block<Half>(p, client, first);
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+void orthogonal_project(const OrthogonalProject& p, int64_t begin, int64_t end) {
+  run_blocks(p, begin, end);
+}
+
+void orthogonal_project_backward(const OrthogonalProjectBackward& p, int64_t begin, int64_t end) {
+  run_blocks(p, begin, end);
+}
+
+}  // namespace PFL_CAPABILITY
+}  // namespace pfl
