@@ -86,7 +86,7 @@ def test_near_points_keep_digits_that_gram_matrices_lose():
     x, y = (offset + 0.2 * torch.randn(12, 256) for _ in range(2))
     exact = reference.mmd_rbf(x.double(), y.double(), FEDCP)
     assert (ops.mmd_rbf(x, y) - exact).abs() < 1e-6
-    assert (reference.mmd_rbf(x, y, FEDCP) - exact).abs() > 1e-3
+    assert (reference.mmd_rbf(x, y, FEDCP) - exact).abs() > 1e-5
 
 
 @native
