@@ -13,8 +13,11 @@ Tensor take_normalized_cpu(Tensor images, Tensor index, Tensor mean, Tensor std,
     if (numel == 0 || problem.batch == 0) {
       return;
     }
-    std::vector<double> table(problem.channels * kByteValues);  // room for the widest type
-    PFL_CPU_KERNEL(take_normalized_table)(problem, table.data());
+    std::vector<double> table;
+    if (!take_normalized_computes(problem)) {
+      table.resize(problem.channels * kByteValues);  // room for the widest type
+      PFL_CPU_KERNEL(take_normalized_table)(problem, table.data());
+    }
     const int64_t grain = (kValuesPerThread + numel - 1) / numel;
     torch::stable::parallel_for(0, problem.batch, grain, [&](int64_t begin, int64_t end) {
       PFL_CPU_KERNEL(take_normalized)(problem, table.data(), begin, end);
