@@ -24,19 +24,13 @@ struct TakeNormalized {
 };
 
 constexpr int64_t kByteValues = 256;
-constexpr int64_t kMostChannelsInOrder = 192;
-
-// Whether the CPU computes every value, which is faster than a table in the order of the bytes: two vector divisions
-// take less time than look-ups one by one. Half types would have to be rounded too, and planes to be picked apart.
-inline bool take_normalized_computes(const TakeNormalized& p) {
-  const bool in_order = p.channels == 1 || p.channels_last;
-  return in_order && p.channels <= kMostChannelsInOrder && (p.dtype == Float::kFloat || p.dtype == Float::kDouble);
-}
+constexpr int64_t kMostChannelsInOrder = 192;  // up to which values can be computed without a table
 
 // table [C, 256] of the result's type: what each byte of each channel becomes.
 PFL_DECLARE_CPU_KERNEL(take_normalized_table, (const TakeNormalized& p, void* table))
 
-// [begin, end): the images to write.
+// [begin, end): the images to write. Without a table every value is computed: for float and double results in the order
+// of the bytes, with at most kMostChannelsInOrder channels.
 PFL_DECLARE_CPU_KERNEL(take_normalized, (const TakeNormalized& p, const void* table, int64_t begin, int64_t end))
 
 }  // namespace pfl

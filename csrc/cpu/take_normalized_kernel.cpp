@@ -103,7 +103,7 @@ void look_up_images(const TakeNormalized& p, const T* table, int64_t begin, int6
 
 template <class T>
 void take(const TakeNormalized& p, const void* table, int64_t begin, int64_t end) {
-  if (take_normalized_computes(p)) {
+  if (table == nullptr) {
     normalise_images<accumulate_t<T>>(p, begin, end);
   } else {
     look_up_images(p, static_cast<const T*>(table), begin, end);
