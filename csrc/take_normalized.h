@@ -46,32 +46,45 @@ inline void check_index_values(const Tensor& contiguous_index, int64_t count) {
   }
 }
 
-template <class Run>
-Tensor take_normalized(const Tensor& images, const Tensor& index, const Tensor& mean, const Tensor& std,
-                       bool channels_last, ScalarType dtype, Run run) {
-  check_take_normalized(images, index, mean, std, dtype);
+// [*batch, C, H, W], uninitialised, in memory [*batch, H, W, C] with channels_last.
+inline Tensor new_images(const Tensor& images, const Tensor& index, bool channels_last, ScalarType dtype) {
   const int64_t height = images.size(1), width = images.size(2), channels = images.size(3);
-  const auto in_sum_type = [&](const Tensor& tensor) {
-    return torch::stable::contiguous(torch::stable::to(tensor, accumulate_type(dtype)));
-  };
-  const Tensor picks = torch::stable::contiguous(index), means = in_sum_type(mean), stds = in_sum_type(std);
-  if (index.is_cpu()) {
-    check_index_values(picks, images.size(0));
+  if (channels_last && index.dim() == 1 && index.numel() * height * width * channels > 0) {
+    return torch::stable::empty({index.size(0), channels, height, width}, dtype, std::nullopt, images.device(),
+                                std::nullopt, torch::headeronly::MemoryFormat::ChannelsLast);
   }
   std::vector<int64_t> shape(index.sizes().begin(), index.sizes().end());
   const std::vector<int64_t> order =
       channels_last ? std::vector<int64_t>{height, width, channels} : std::vector<int64_t>{channels, height, width};
   shape.insert(shape.end(), order.begin(), order.end());
-  Tensor out = torch::stable::new_empty(images, shape, dtype);
+  const Tensor out = torch::stable::new_empty(images, shape, dtype);
+  const int64_t last = out.dim() - 1;
+  // [..., H, W, C] -> [..., C, W, H] -> [..., C, H, W]: names of dimensions change, memory stays.
+  return channels_last ? torch::stable::transpose(torch::stable::transpose(out, last - 2, last), last - 1, last) : out;
+}
+
+template <class Run>
+Tensor take_normalized(const Tensor& images, const Tensor& index, const Tensor& mean, const Tensor& std,
+                       bool channels_last, ScalarType dtype, Run run) {
+  check_take_normalized(images, index, mean, std, dtype);
+  const int64_t height = images.size(1), width = images.size(2), channels = images.size(3);
+  // A batch of ten small images takes a few microseconds: calls that would change nothing are left out.
+  const auto contiguous = [](const Tensor& tensor) {
+    return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+  };
+  const auto in_sum_type = [&](const Tensor& tensor) {
+    const ScalarType type = accumulate_type(dtype);
+    return contiguous(tensor.scalar_type() == type ? tensor : torch::stable::to(tensor, type));
+  };
+  const Tensor picks = contiguous(index), means = in_sum_type(mean), stds = in_sum_type(std);
+  if (index.is_cpu()) {
+    check_index_values(picks, images.size(0));
+  }
+  Tensor out = new_images(images, index, channels_last, dtype);
   run(TakeNormalized{kernel_type(dtype), images.const_data_ptr<uint8_t>(), images.size(0), height * width, channels,
                      picks.const_data_ptr<int64_t>(), picks.numel(), means.const_data_ptr(), stds.const_data_ptr(),
                      channels_last, out.mutable_data_ptr()});
-  if (!channels_last) {
-    return out;
-  }
-  // [..., H, W, C] -> [..., C, W, H] -> [..., C, H, W]: names of dimensions change, memory stays.
-  const int64_t last = out.dim() - 1;
-  return torch::stable::transpose(torch::stable::transpose(out, last - 2, last), last - 1, last);
+  return out;
 }
 
 }  // namespace pfl

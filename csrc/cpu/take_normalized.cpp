@@ -5,7 +5,14 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kValuesPerThread = 1 << 14;  // fewer, and waking a thread costs more than it saves
+constexpr int64_t kValuesPerThread = 1 << 16;  // fewer, and waking a thread costs more than it saves
+
+// Whether computing every value is faster than a table. In the order of the bytes two vector divisions take less time
+// than look-ups one by one; but half types would have to be rounded too, and planes to be picked apart.
+bool computes_every_value(const TakeNormalized& p) {
+  const bool in_order = p.channels == 1 || p.channels_last;
+  return in_order && p.channels <= kMostChannelsInOrder && (p.dtype == Float::kFloat || p.dtype == Float::kDouble);
+}
 
 Tensor take_normalized_cpu(Tensor images, Tensor index, Tensor mean, Tensor std, bool channels_last, ScalarType dtype) {
   return take_normalized(images, index, mean, std, channels_last, dtype, [](const TakeNormalized& problem) {
@@ -13,11 +20,14 @@ Tensor take_normalized_cpu(Tensor images, Tensor index, Tensor mean, Tensor std,
     if (numel == 0 || problem.batch == 0) {
       return;
     }
-    std::vector<double> table(problem.channels * kByteValues);  // room for the widest type
-    PFL_CPU_KERNEL(take_normalized_table)(problem, table.data());
+    std::vector<double> table;
+    if (!computes_every_value(problem)) {
+      table.resize(problem.channels * kByteValues);  // room for the widest type
+      PFL_CPU_KERNEL(take_normalized_table)(problem, table.data());
+    }
     const int64_t grain = (kValuesPerThread + numel - 1) / numel;
     torch::stable::parallel_for(0, problem.batch, grain, [&](int64_t begin, int64_t end) {
-      PFL_CPU_KERNEL(take_normalized)(problem, table.data(), begin, end);
+      PFL_CPU_KERNEL(take_normalized)(problem, table.empty() ? nullptr : table.data(), begin, end);
     });
   });
 }

@@ -1,5 +1,6 @@
 // CPU kernels of `take_normalized`, compiled once per instruction set. A byte has 256 values: each channel's results
-// are computed once, by the very formula of the reference, and then looked up.
+// are computed once, by the very formula of the reference, and then looked up; or computed for every value by the same
+// formula, where that is faster. The bits are the same.
 #include "take_normalized_kernel.h"
 
 #include "convert.h"
@@ -22,20 +23,52 @@ void fill(const TakeNormalized& p, T* table) {
   }
 }
 
-template <class T>
-void look_up(const uint8_t* __restrict image, int64_t count, const T* __restrict table, T* __restrict out) {
+// In the order of the bytes channel follows channel: mean and std repeat, as often as gives long vector loops.
+template <class A>
+struct Period {
+  A mean[kMostChannelsInOrder], std[kMostChannelsInOrder];
+  int64_t length;
+
+  explicit Period(const TakeNormalized& p) : length(p.channels) {
+    while (length * 2 <= kMostChannelsInOrder) {
+      length *= 2;
+    }
+    for (int64_t i = 0; i < length; ++i) {
+      mean[i] = static_cast<const A*>(p.mean)[i % p.channels];
+      std[i] = static_cast<const A*>(p.std)[i % p.channels];
+    }
+  }
+};
+
+template <class A>
+void normalise(const uint8_t* __restrict bytes, int64_t count, const A* __restrict mean, const A* __restrict std,
+               A* __restrict out) {
   for (int64_t i = 0; i < count; ++i) {
-    out[i] = table[image[i]];
+    out[i] = (static_cast<A>(bytes[i]) / A(255) - mean[i]) / std[i];
+  }
+}
+
+template <class A>
+void normalise_images(const TakeNormalized& p, int64_t begin, int64_t end) {
+  const Period<A> period(p);
+  const int64_t numel = p.pixels * p.channels;
+  for (int64_t b = begin; b < end; ++b) {
+    const uint8_t* image = p.images + p.index[b] * numel;
+    A* out = static_cast<A*>(p.out) + b * numel;
+    for (int64_t i = 0; i < numel; i += period.length) {
+      const int64_t count = numel - i < period.length ? numel - i : period.length;
+      normalise(image + i, count, period.mean, period.std, out + i);
+    }
   }
 }
 
 template <class T>
-void look_up_three(const uint8_t* __restrict image, int64_t pixels, const T* __restrict table, T* __restrict out) {
-  const T *red = table, *green = table + kByteValues, *blue = table + 2 * kByteValues;
-  for (int64_t i = 0; i < pixels; ++i) {
-    out[3 * i] = red[image[3 * i]];
-    out[3 * i + 1] = green[image[3 * i + 1]];
-    out[3 * i + 2] = blue[image[3 * i + 2]];
+void look_up(const uint8_t* __restrict image, int64_t numel, int64_t channels, const T* __restrict table,
+             T* __restrict out) {
+  for (int64_t i = 0; i < numel; i += channels) {
+    for (int64_t c = 0; c < channels; ++c) {
+      out[i + c] = table[c * kByteValues + image[i + c]];
+    }
   }
 }
 
@@ -51,22 +84,29 @@ void look_up_planes(const uint8_t* __restrict image, int64_t pixels, int64_t cha
 }
 
 template <class T>
-void take(const TakeNormalized& p, const T* table, int64_t begin, int64_t end) {
+void look_up_images(const TakeNormalized& p, const T* table, int64_t begin, int64_t end) {
   const int64_t numel = p.pixels * p.channels;
   for (int64_t b = begin; b < end; ++b) {
     const uint8_t* image = p.images + p.index[b] * numel;
     T* out = static_cast<T*>(p.out) + b * numel;
     if (p.channels == 1) {
-      look_up(image, numel, table, out);
+      look_up(image, numel, 1, table, out);
     } else if (!p.channels_last) {
       look_up_planes(image, p.pixels, p.channels, table, out);
     } else if (p.channels == 3) {
-      look_up_three(image, p.pixels, table, out);
+      look_up(image, numel, 3, table, out);
     } else {
-      for (int64_t i = 0; i < numel; ++i) {
-        out[i] = table[i % p.channels * kByteValues + image[i]];
-      }
+      look_up(image, numel, p.channels, table, out);
     }
+  }
+}
+
+template <class T>
+void take(const TakeNormalized& p, const void* table, int64_t begin, int64_t end) {
+  if (table == nullptr) {
+    normalise_images<accumulate_t<T>>(p, begin, end);
+  } else {
+    look_up_images(p, static_cast<const T*>(table), begin, end);
   }
 }
 
@@ -88,13 +128,13 @@ void take_normalized_table(const TakeNormalized& p, void* table) {
 void take_normalized(const TakeNormalized& p, const void* table, int64_t begin, int64_t end) {
   switch (p.dtype) {
     case Float::kDouble:
-      return take(p, static_cast<const double*>(table), begin, end);
+      return take<double>(p, table, begin, end);
     case Float::kFloat:
-      return take(p, static_cast<const float*>(table), begin, end);
+      return take<float>(p, table, begin, end);
     case Float::kBFloat16:
-      return take(p, static_cast<const BFloat16*>(table), begin, end);
+      return take<BFloat16>(p, table, begin, end);
     case Float::kHalf:
-      return take(p, static_cast<const Half*>(table), begin, end);
+      return take<Half>(p, table, begin, end);
   }
 }
 

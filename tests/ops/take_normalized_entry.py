@@ -50,7 +50,8 @@ def samples(dtype: torch.dtype) -> list[Sample]:
         sample("grey, channels first", torch.tensor([4, 0]), picture_set(5, 3, 1, 1), dtype, channels_last=False),
         sample("many channels", torch.tensor([1, 1]), picture_set(2, 3, 5, 7), dtype),
         sample("every byte", torch.tensor([0]), every_byte, dtype),
-        sample("more than a thread's share", torch.arange(40).flip(0), picture_set(40, 31, 37, 3), dtype),
+        sample("more than a thread's share", torch.arange(40).flip(0), picture_set(40, 31, 67, 3), dtype),
+        sample("more channels than a run has", torch.tensor([1, 0]), picture_set(2, 2, 3, 193), dtype),
     ]
 
 
