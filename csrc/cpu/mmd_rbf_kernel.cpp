@@ -1,7 +1,6 @@
 // CPU kernels of `mmd_rbf`, compiled once per instruction set into namespace PFL_CAPABILITY.
 // Distances are sums of squared differences, never differences of squares: equal points are at distance 0 exactly and
 // none is negative. Every pair is summed in the same order, so that equal sets are at distance 0 exactly as well.
-#pragma GCC optimize("no-trapping-math")  // nobody looks at exception flags; else loops over exp_of stay scalar
 
 #include "mmd_rbf_kernel.h"
 

@@ -11,7 +11,7 @@ from pfl_fast import ops
 from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close
 from tests.emulation.harness import Call
-from tests.emulation.route_cases import shifted, words_of
+from tests.emulation.route_cases import shifted
 
 SOURCE = "cpn_route_kernel.cu"
 EQUIVALENT: dict[str, str] = {}
@@ -50,6 +50,7 @@ CASES = [
     Case("no rows", rows=0),
     Case("no features", features=0),
 ]
+TYPICAL = [Case("20 clients", clients=20, rows=10, features=512)]  # for the report on memory traffic
 
 
 class Problem:
@@ -79,7 +80,7 @@ class Problem:
             sums = [torch.full((c, parts, 2 * k), 99.0, dtype=sum_type) for _ in range(2)]
         sizes = [TYPES.index(case.dtype), c, b, k]
         stride = 0 if case.shared else 2 * k
-        inputs = [self.h, self.a, self.seeds, words_of(case.tau), self.gamma, self.beta, stride, stride, words_of(1e-5)]
+        inputs = [self.h, self.a, self.seeds, float(case.tau), self.gamma, self.beta, stride, stride, 1e-5]
         gradients = [self.grad_h, self.grad_a, *sums, parts, case.rows_per_part, self.grad_gamma, self.grad_beta]
         self.calls = [
             Call("pfl_cuda_cpn_route", [*sizes, *inputs, *self.parts], seed),

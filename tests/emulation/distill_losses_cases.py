@@ -37,6 +37,7 @@ CASES = [
     Case("no rows", rows=0),
     Case("no clients", clients=0),
 ]
+TYPICAL = [Case("20 clients", clients=20, rows=10, classes=100)]  # for the report on memory traffic
 
 
 class Problem:

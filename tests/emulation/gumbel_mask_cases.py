@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 
 import torch
@@ -57,11 +56,7 @@ CASES = [
     Case("gap that breaks alignment", torch.float16, clients=3, numel=64, gap=1),
     Case("one row for all clients", clients=3, numel=37, shared=True),
 ]
-
-
-def word(value: float) -> int:
-    """The bits of a double, as a field of eight bytes."""
-    return int(struct.unpack("q", struct.pack("d", value))[0])
+TYPICAL = [Case("20 clients", clients=20, numel=10 * 512)]  # for the report on memory traffic
 
 
 class Problem:
@@ -86,7 +81,7 @@ class Problem:
         self.out, self.grad_out = (empty(), empty()), (empty(), empty())
         mask = [
             *(TYPES.index(case.dtype), case.clients, case.numel, int(case.hard)),
-            *(word(case.tau * math.log(case.threshold / (1 - case.threshold))), word(1 / case.tau)),
+            *(float(case.tau * math.log(case.threshold / (1 - case.threshold))), float(1 / case.tau)),
             *(self.seeds, self.z, self.logits, self.z.stride(0), self.logits.stride(0)),
         ]
         self.calls = [

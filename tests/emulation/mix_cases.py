@@ -57,6 +57,10 @@ CASES = [
         for needs in ((True, False, False), (False, True, False), (False, False, True))
     ],
 ]
+TYPICAL = [
+    Case("two segments", columns=(20000, 4000), segments=2),
+    Case("elementwise", columns=(20000,), segments=0),
+]  # for the report on memory traffic
 
 
 class Problem:

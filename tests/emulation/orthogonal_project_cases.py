@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import torch
@@ -82,8 +81,7 @@ class Problem:
 
     def _calls(self, seed: int) -> list[Call]:
         case = self.case
-        alpha = struct.unpack("q", struct.pack("d", case.alpha))[0]
-        sizes = [TYPES.index(case.dtype), case.clients, case.samples, case.features, alpha, int(case.relu)]
+        sizes = [TYPES.index(case.dtype), case.clients, case.samples, case.features, float(case.alpha), int(case.relu)]
         spaces: list[object] = []
         for basis, rank in zip(self.bases, case.ranks, strict=True):
             room = -(-rank // 16) * 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 import torch
@@ -44,11 +43,7 @@ CASES = [
     Case("no rows", rows=0),
     Case("no features", features=0),
 ]
-
-
-def words_of(number: float) -> int:
-    """A double as the eight bytes it has in the launcher's struct."""
-    return int(struct.unpack("q", struct.pack("d", number))[0])
+TYPICAL = [Case("20 clients", clients=20, rows=10, features=512)]  # for the report on memory traffic
 
 
 def shifted(values: Tensor, shift: int) -> Tensor:
@@ -73,7 +68,7 @@ class Problem:
         self.parts = random(k), random(k)
         self.grad_h, self.grad_a = random(k), random(2 * k)
         sizes = [TYPES.index(case.dtype), case.clients, case.rows, k]
-        inputs = [self.h, self.a, self.seeds, words_of(case.tau)]
+        inputs = [self.h, self.a, self.seeds, float(case.tau)]
         self.calls = [
             Call("pfl_cuda_route", [*sizes, *inputs, *self.parts], seed),
             Call("pfl_cuda_route_backward", [*sizes, *inputs, *self.grads, self.grad_h, self.grad_a], seed),

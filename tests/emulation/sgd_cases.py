@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,11 +54,10 @@ CASES = [
     Case("rows apart, aligned", columns=(8, 1032), rows=3, gap=8),
     Case("misaligned", columns=(64, 513), shift=1),
 ]
-
-
-def word(value: float) -> int:
-    """The bits of a double as an integer."""
-    return struct.unpack("q", struct.pack("d", value))[0]
+TYPICAL = [
+    Case("everything", columns=(20000, 512)),
+    Case("plain", columns=(20000, 512), options={}),
+]  # for the report on memory traffic
 
 
 class Problem:
@@ -87,7 +85,7 @@ class Problem:
             [case.rows] * len(case.columns),
             list(case.columns),
             [x.stride(0) for together in zip(*self.given, strict=True) for x in together],
-            *(word(o[name]) for name in ("lr", "momentum", "dampening", "weight_decay", "proximal")),
+            *(float(o[name]) for name in ("lr", "momentum", "dampening", "weight_decay", "proximal")),
             *(int(o["nesterov"]), int(o["first_step"])),
         ]
         self.calls = [Call("pfl_cuda_sgd", words, seed)]

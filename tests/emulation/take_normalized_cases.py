@@ -40,6 +40,7 @@ CASES = [
     Case(5, 5, 3, ()),
     Case(0, 5, 3),
 ]
+TYPICAL = [Case(28, 28, 1), Case(32, 32, 3), Case(32, 32, 3, channels_last=False)]  # for the report on memory traffic
 
 
 class Problem:
