@@ -101,7 +101,7 @@ class Problem:
             results = route(*inputs, 1e-5, self.seeds, case.tau)  # type: ignore[operator]
             gradients = torch.autograd.grad(results, inputs, self.grads)
             for i, (m, e) in enumerate(zip(mine, [*results, *gradients], strict=True)):
-                scale = max(1.0, float(e.abs().max())) if e.numel() else 1.0
+                scale = max(1.0, float(e.detach().abs().max())) if e.numel() else 1.0
                 assert_close(m, e, f"{case.name}: {i} by {by}", scale=4 * scale)
 
         compare(reference.cpn_route, "the reference")
