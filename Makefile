@@ -22,7 +22,7 @@ train: setup ## train FedCP on Tiny-ImageNet (until the trainer is here: what is
 
 test: setup ## the whole test suite
 	@echo "== Running the tests"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2
 
 lint: setup ## ruff, mypy and clang-format, without changing anything
 	@echo "== Linting"
