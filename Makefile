@@ -37,7 +37,7 @@ format: setup ## let ruff and clang-format rewrite the sources
 	@git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
 
 bench: setup ## microbenchmarks: native against reference, torch.compile and what trainers do today
-	@$(BIN)/python -m pytest bench --benchmark-enable --benchmark-columns=median,iqr,rounds -q
+	@$(BIN)/python -m pytest bench --benchmark-enable --ratios bench/results.txt --benchmark-columns=median,iqr,rounds -q
 
 cuda-report: setup ## registers, spills, occupancy and memory traffic of the CUDA kernels, into bench/cuda_report.md
 	@$(BIN)/python -m bench.cuda_report

@@ -95,20 +95,26 @@ def processor() -> str:
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
+def pytest_addoption(parser) -> None:
+    parser.addoption("--ratios", metavar="FILE", help="write the table of ratios to this file as well")
+
+
+def pytest_terminal_summary(terminalreporter, config) -> None:
     if not RACES:
         return
     kernels = torch.ops.pfl_fast.cpu_capability() if ops.NATIVE.available else "none"
+    lines = [
+        f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, CPU kernels {kernels}.",
+        "ms: median of turns, with 20 % and 80 % quantiles. x native: how often the first row fits into this one.",
+        "MB: memory allocated at the high-water mark. kernels: operators that would each be a launch on a GPU",
+        "(not known for compiled code).",
+        *(line for result in RACES for line in table(result)),
+    ]
     terminalreporter.section("ratios, measured in turns")
-    terminalreporter.line(
-        f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, CPU kernels {kernels}. "
-        "ms: median of turns, with 20 % and 80 % quantiles. x native: how often the first row fits into this one. "
-        "MB: memory allocated at the high-water mark. kernels: operators that would each be a launch on a GPU "
-        "(not known for compiled code)."
-    )
-    for result in RACES:
-        for line in table(result):
-            terminalreporter.line(line)
+    for line in lines:
+        terminalreporter.line(line)
+    if config.getoption("--ratios"):
+        Path(config.getoption("--ratios")).write_text("\n".join(lines) + "\n")
 
 
 HEADER = ("ms", "20 %", "80 %", "x native", "GB/s", "MB", "kernels")
@@ -116,12 +122,12 @@ HEADER = ("ms", "20 %", "80 %", "x native", "GB/s", "MB", "kernels")
 
 def table(result: Race) -> list[str]:
     subject = result.rows[0].median
-    lines = ["", f"{result.title:38}" + "".join(f"{name:>10}" for name in HEADER) + "  goal"]
+    lines = ["", f"{result.title:50}" + "".join(f"{name:>10}" for name in HEADER) + "  goal"]
     for row in result.rows:
         times = [f"{1e3 * t:.3f}" for t in (row.median, *row.spread)]
         rate = f"{result.bytes_moved / row.median / 1e9:.1f}" if result.bytes_moved else "-"
         cells = [*times, f"{row.median / subject:.2f}", rate, f"{row.peak / 1e6:.2f}", str(row.kernels or "-")]
         goal = result.goals.get(row.name)
         verdict = "" if goal is None else f"  {'reached' if row.median >= goal * subject else 'MISSED'} (>= {goal:g})"
-        lines.append(f"  {row.name:36}" + "".join(f"{cell:>10}" for cell in cells) + verdict)
+        lines.append(f"  {row.name:48}" + "".join(f"{cell:>10}" for cell in cells) + verdict)
     return lines
