@@ -194,29 +194,11 @@ void backward(const AggregateBackward& p, const int64_t* first_tile, int64_t beg
 
 void aggregate_forward(const AggregateForward& p, const int64_t* first_tile, int64_t begin, int64_t end,
                        int64_t* nonfinite) {
-  switch (p.sizes.dtype) {
-    case Float::kDouble:
-      return forward<double>(p, first_tile, begin, end, nonfinite);
-    case Float::kFloat:
-      return forward<float>(p, first_tile, begin, end, nonfinite);
-    case Float::kBFloat16:
-      return forward<BFloat16>(p, first_tile, begin, end, nonfinite);
-    case Float::kHalf:
-      return forward<Half>(p, first_tile, begin, end, nonfinite);
-  }
+  with_type(p.sizes.dtype, [&](auto type) { forward<decltype(type)>(p, first_tile, begin, end, nonfinite); });
 }
 
 void aggregate_backward(const AggregateBackward& p, const int64_t* first_tile, int64_t begin, int64_t end) {
-  switch (p.sizes.dtype) {
-    case Float::kDouble:
-      return backward<double>(p, first_tile, begin, end);
-    case Float::kFloat:
-      return backward<float>(p, first_tile, begin, end);
-    case Float::kBFloat16:
-      return backward<BFloat16>(p, first_tile, begin, end);
-    case Float::kHalf:
-      return backward<Half>(p, first_tile, begin, end);
-  }
+  with_type(p.sizes.dtype, [&](auto type) { backward<decltype(type)>(p, first_tile, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

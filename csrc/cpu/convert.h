@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "dtype.h"
+
 #ifdef __F16C__
 #include <immintrin.h>
 #endif
@@ -30,6 +32,21 @@ struct Accumulate<double> {
 };
 template <class T>
 using accumulate_t = typename Accumulate<T>::type;
+
+// Calls use(value of the type) for the type a kernel was asked for: the one place that turns a number into a type.
+template <class Use>
+void with_type(Float dtype, Use use) {
+  switch (dtype) {
+    case Float::kDouble:
+      return use(double{});
+    case Float::kFloat:
+      return use(float{});
+    case Float::kBFloat16:
+      return use(BFloat16{});
+    case Float::kHalf:
+      return use(Half{});
+  }
+}
 
 inline uint32_t bits_of(float value) {
   uint32_t bits;

@@ -292,16 +292,7 @@ void dispatch(const CpnRouteBackward& p, int64_t begin, int64_t end) {
 
 template <class Problem, class... Arguments>
 void dispatch_type(const Problem& p, Arguments... arguments) {
-  switch (p.sizes.dtype) {
-    case Float::kDouble:
-      return dispatch<double>(p, arguments...);
-    case Float::kFloat:
-      return dispatch<float>(p, arguments...);
-    case Float::kBFloat16:
-      return dispatch<BFloat16>(p, arguments...);
-    case Float::kHalf:
-      return dispatch<Half>(p, arguments...);
-  }
+  with_type(p.sizes.dtype, [&](auto type) { dispatch<decltype(type)>(p, arguments...); });
 }
 
 }  // namespace

@@ -272,29 +272,11 @@ void backward(const DistillBackward& p, int64_t begin, int64_t end) {
 }  // namespace
 
 void distill_losses_forward(const DistillForward& p, int64_t begin, int64_t end) {
-  switch (p.in.dtype) {
-    case Float::kDouble:
-      return forward<double>(p, begin, end);
-    case Float::kFloat:
-      return forward<float>(p, begin, end);
-    case Float::kBFloat16:
-      return forward<BFloat16>(p, begin, end);
-    case Float::kHalf:
-      return forward<Half>(p, begin, end);
-  }
+  with_type(p.in.dtype, [&](auto type) { forward<decltype(type)>(p, begin, end); });
 }
 
 void distill_losses_backward(const DistillBackward& p, int64_t begin, int64_t end) {
-  switch (p.in.dtype) {
-    case Float::kDouble:
-      return backward<double>(p, begin, end);
-    case Float::kFloat:
-      return backward<float>(p, begin, end);
-    case Float::kBFloat16:
-      return backward<BFloat16>(p, begin, end);
-    case Float::kHalf:
-      return backward<Half>(p, begin, end);
-  }
+  with_type(p.in.dtype, [&](auto type) { backward<decltype(type)>(p, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

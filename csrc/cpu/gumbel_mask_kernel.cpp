@@ -177,29 +177,11 @@ void backward(const GumbelMaskBackward& p, int64_t begin, int64_t end) {
 }  // namespace
 
 void gumbel_mask_forward(const GumbelMaskForward& p, int64_t begin, int64_t end) {
-  switch (p.mask.dtype) {
-    case Float::kDouble:
-      return forward<double>(p, begin, end);
-    case Float::kFloat:
-      return forward<float>(p, begin, end);
-    case Float::kBFloat16:
-      return forward<BFloat16>(p, begin, end);
-    case Float::kHalf:
-      return forward<Half>(p, begin, end);
-  }
+  with_type(p.mask.dtype, [&](auto type) { forward<decltype(type)>(p, begin, end); });
 }
 
 void gumbel_mask_backward(const GumbelMaskBackward& p, int64_t begin, int64_t end) {
-  switch (p.mask.dtype) {
-    case Float::kDouble:
-      return backward<double>(p, begin, end);
-    case Float::kFloat:
-      return backward<float>(p, begin, end);
-    case Float::kBFloat16:
-      return backward<BFloat16>(p, begin, end);
-    case Float::kHalf:
-      return backward<Half>(p, begin, end);
-  }
+  with_type(p.mask.dtype, [&](auto type) { backward<decltype(type)>(p, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

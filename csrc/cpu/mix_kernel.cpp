@@ -272,29 +272,11 @@ void backward(const MixBackward& p, const int64_t* first_tile, int64_t begin, in
 }  // namespace
 
 void mix_forward(const MixForward& p, const int64_t* first_tile, int64_t begin, int64_t end) {
-  switch (p.in.dtype) {
-    case Float::kDouble:
-      return forward<double>(p, first_tile, begin, end);
-    case Float::kFloat:
-      return forward<float>(p, first_tile, begin, end);
-    case Float::kBFloat16:
-      return forward<BFloat16>(p, first_tile, begin, end);
-    case Float::kHalf:
-      return forward<Half>(p, first_tile, begin, end);
-  }
+  with_type(p.in.dtype, [&](auto type) { forward<decltype(type)>(p, first_tile, begin, end); });
 }
 
 void mix_backward(const MixBackward& p, const int64_t* first_tile, int64_t begin, int64_t end) {
-  switch (p.in.dtype) {
-    case Float::kDouble:
-      return backward<double>(p, first_tile, begin, end);
-    case Float::kFloat:
-      return backward<float>(p, first_tile, begin, end);
-    case Float::kBFloat16:
-      return backward<BFloat16>(p, first_tile, begin, end);
-    case Float::kHalf:
-      return backward<Half>(p, first_tile, begin, end);
-  }
+  with_type(p.in.dtype, [&](auto type) { backward<decltype(type)>(p, first_tile, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

@@ -284,16 +284,7 @@ void backward(const MmdRbfBackward& p, int64_t begin, int64_t end) {
 }  // namespace
 
 void mmd_rbf_distances(const MmdRbf& p, int64_t begin, int64_t end) {
-  switch (p.dtype) {
-    case Float::kDouble:
-      return distances<double>(p, begin, end);
-    case Float::kFloat:
-      return distances<float>(p, begin, end);
-    case Float::kBFloat16:
-      return distances<BFloat16>(p, begin, end);
-    case Float::kHalf:
-      return distances<Half>(p, begin, end);
-  }
+  with_type(p.dtype, [&](auto type) { distances<decltype(type)>(p, begin, end); });
 }
 
 void mmd_rbf_rows(const MmdRbf& p, int64_t begin, int64_t end) {
@@ -301,16 +292,7 @@ void mmd_rbf_rows(const MmdRbf& p, int64_t begin, int64_t end) {
 }
 
 void mmd_rbf_backward(const MmdRbfBackward& p, int64_t begin, int64_t end) {
-  switch (p.dtype) {
-    case Float::kDouble:
-      return backward<double>(p, begin, end);
-    case Float::kFloat:
-      return backward<float>(p, begin, end);
-    case Float::kBFloat16:
-      return backward<BFloat16>(p, begin, end);
-    case Float::kHalf:
-      return backward<Half>(p, begin, end);
-  }
+  with_type(p.dtype, [&](auto type) { backward<decltype(type)>(p, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

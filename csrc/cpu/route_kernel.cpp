@@ -113,16 +113,7 @@ void dispatch(const RouteBackward& p, int64_t begin, int64_t end) {
 
 template <class Problem>
 void dispatch_type(const Problem& p, int64_t begin, int64_t end) {
-  switch (p.sizes.dtype) {
-    case Float::kDouble:
-      return dispatch<double>(p, begin, end);
-    case Float::kFloat:
-      return dispatch<float>(p, begin, end);
-    case Float::kBFloat16:
-      return dispatch<BFloat16>(p, begin, end);
-    case Float::kHalf:
-      return dispatch<Half>(p, begin, end);
-  }
+  with_type(p.sizes.dtype, [&](auto type) { dispatch<decltype(type)>(p, begin, end); });
 }
 
 }  // namespace

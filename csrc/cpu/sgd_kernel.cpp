@@ -121,16 +121,7 @@ void run(const Sgd& p, const int64_t* first_tile, int64_t begin, int64_t end) {
 }  // namespace
 
 void sgd(const Sgd& p, const int64_t* first_tile, int64_t begin, int64_t end) {
-  switch (p.dtype) {
-    case Float::kDouble:
-      return run<double>(p, first_tile, begin, end);
-    case Float::kFloat:
-      return run<float>(p, first_tile, begin, end);
-    case Float::kBFloat16:
-      return run<BFloat16>(p, first_tile, begin, end);
-    case Float::kHalf:
-      return run<Half>(p, first_tile, begin, end);
-  }
+  with_type(p.dtype, [&](auto type) { run<decltype(type)>(p, first_tile, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

@@ -113,29 +113,11 @@ void take(const TakeNormalized& p, const void* table, int64_t begin, int64_t end
 }  // namespace
 
 void take_normalized_table(const TakeNormalized& p, void* table) {
-  switch (p.dtype) {
-    case Float::kDouble:
-      return fill(p, static_cast<double*>(table));
-    case Float::kFloat:
-      return fill(p, static_cast<float*>(table));
-    case Float::kBFloat16:
-      return fill(p, static_cast<BFloat16*>(table));
-    case Float::kHalf:
-      return fill(p, static_cast<Half*>(table));
-  }
+  with_type(p.dtype, [&](auto type) { fill(p, static_cast<decltype(type)*>(table)); });
 }
 
 void take_normalized(const TakeNormalized& p, const void* table, int64_t begin, int64_t end) {
-  switch (p.dtype) {
-    case Float::kDouble:
-      return take<double>(p, table, begin, end);
-    case Float::kFloat:
-      return take<float>(p, table, begin, end);
-    case Float::kBFloat16:
-      return take<BFloat16>(p, table, begin, end);
-    case Float::kHalf:
-      return take<Half>(p, table, begin, end);
-  }
+  with_type(p.dtype, [&](auto type) { take<decltype(type)>(p, table, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

@@ -266,17 +266,7 @@ int dispatch(const AggregateBackward& p, cudaStream_t stream) {
 template <class Problem>
 int dispatch_type(const Problem& p, void* stream) {
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  switch (p.sizes.dtype) {
-    case Float::kDouble:
-      return dispatch<double>(p, on);
-    case Float::kFloat:
-      return dispatch<float>(p, on);
-    case Float::kBFloat16:
-      return dispatch<__nv_bfloat16>(p, on);
-    case Float::kHalf:
-      return dispatch<__half>(p, on);
-  }
-  return static_cast<int>(cudaErrorInvalidValue);
+  return with_type(p.sizes.dtype, [&](auto type) { return dispatch<decltype(type)>(p, on); });
 }
 
 }  // namespace

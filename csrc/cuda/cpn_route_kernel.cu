@@ -294,17 +294,7 @@ int launch(const CpnRouteBackward& p, cudaStream_t stream) {
 template <class Problem>
 int launch_type(const Problem& p, void* stream) {
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  switch (p.sizes.dtype) {
-    case Float::kDouble:
-      return launch<double>(p, on);
-    case Float::kFloat:
-      return launch<float>(p, on);
-    case Float::kBFloat16:
-      return launch<__nv_bfloat16>(p, on);
-    case Float::kHalf:
-      return launch<__half>(p, on);
-  }
-  return static_cast<int>(cudaErrorInvalidValue);
+  return with_type(p.sizes.dtype, [&](auto type) { return launch<decltype(type)>(p, on); });
 }
 
 }  // namespace

@@ -223,20 +223,7 @@ int dispatch(const Problem& p, void* on) {
     return 0;
   }
   const cudaStream_t stream = static_cast<cudaStream_t>(on);
-  switch (p.in.dtype) {
-    case Float::kDouble:
-      launch<double>(p, stream);
-      break;
-    case Float::kFloat:
-      launch<float>(p, stream);
-      break;
-    case Float::kBFloat16:
-      launch<__nv_bfloat16>(p, stream);
-      break;
-    case Float::kHalf:
-      launch<__half>(p, stream);
-      break;
-  }
+  with_type(p.in.dtype, [&](auto type) { launch<decltype(type)>(p, stream); });
   return static_cast<int>(cudaGetLastError());
 }
 

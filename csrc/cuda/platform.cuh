@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "dtype.h"
+
 #ifdef PFL_EMULATION
 #include "emulation/cuda.h"
 #else
@@ -19,6 +21,21 @@
 #endif
 
 namespace pfl {
+
+// Calls use(value of the type) for the type a kernel was asked for: the one place that turns a number into a type.
+template <class Use>
+auto with_type(Float dtype, Use use) {
+  switch (dtype) {
+    case Float::kDouble:
+      return use(double{});
+    case Float::kFloat:
+      return use(float{});
+    case Float::kBFloat16:
+      return use(__nv_bfloat16{});
+    default:
+      return use(__half{});
+  }
+}
 
 template <class T>
 struct Accumulate {
