@@ -143,15 +143,5 @@ int run(const Sgd& p, cudaStream_t stream) {
 
 int pfl_cuda_sgd(const pfl::Sgd* problem, void* stream) {
   const cudaStream_t on = static_cast<cudaStream_t>(stream);
-  switch (problem->dtype) {
-    case pfl::Float::kDouble:
-      return pfl::run<double>(*problem, on);
-    case pfl::Float::kFloat:
-      return pfl::run<float>(*problem, on);
-    case pfl::Float::kBFloat16:
-      return pfl::run<__nv_bfloat16>(*problem, on);
-    case pfl::Float::kHalf:
-      return pfl::run<__half>(*problem, on);
-  }
-  return static_cast<int>(cudaErrorInvalidValue);
+  return pfl::with_type(problem->dtype, [&](auto type) { return pfl::run<decltype(type)>(*problem, on); });
 }

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
 
 @overload
 def aggregate(stacked: Tensor, weights: Tensor, *, out: Tensor | None = None) -> Tensor: ...
@@ -141,12 +139,12 @@ def check_aggregate(stacked: Sequence[Tensor], weights: Tensor, values: bool, op
             raise RuntimeError(f"pfl_fast::{op}: {what}")
 
     floats = "float64, float32, bfloat16 or float16"
-    expect(weights.dtype in FLOATS, f"weights must be {floats}, got {weights.dtype}")
+    expect(weights.dtype in backend.FLOATS, f"weights must be {floats}, got {weights.dtype}")
     expect(1 <= weights.dim() <= 3, f"weights must be [clients] or [mixtures, clients], got {list(weights.shape)}")
     if values and backend.has_values(weights):
         expect(bool(weights.isfinite().all()), f"weights must be finite, got {weights.tolist()}")
     for t, x in enumerate(stacked):
-        expect(x.dtype in FLOATS, f"stacked[{t}] must be {floats}, got {x.dtype}")
+        expect(x.dtype in backend.FLOATS, f"stacked[{t}] must be {floats}, got {x.dtype}")
         expect(
             x.dtype == stacked[0].dtype,
             f"stacked[{t}] must have the dtype of stacked[0], {stacked[0].dtype}, got {x.dtype}",

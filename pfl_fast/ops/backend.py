@@ -12,6 +12,7 @@ from torch import Tensor
 from pfl_fast.native.load import Native, load
 
 NATIVE: Native = load()
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what every operator takes
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _use_native = NATIVE.available

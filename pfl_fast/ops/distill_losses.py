@@ -21,7 +21,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -65,7 +64,7 @@ def _check(
     y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor, values: bool = False, op: str = "distill_losses"
 ) -> None:
     """The contract in csrc/distill_losses.h, for the paths that do not reach it."""
-    _expect(y_g.dtype in FLOATS, op, f"y_g must be float64, float32, bfloat16 or float16, got {y_g.dtype}")
+    _expect(y_g.dtype in backend.FLOATS, op, f"y_g must be float64, float32, bfloat16 or float16, got {y_g.dtype}")
     _expect(
         y_g.dim() >= 2 and y_g.shape[-1] > 0,
         op,

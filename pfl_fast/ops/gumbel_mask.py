@@ -21,8 +21,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
 
 def gumbel_mask(
     z: Tensor,
@@ -86,7 +84,7 @@ def _check(
         if not condition:
             raise RuntimeError(f"pfl_fast::{op}: {what}")
 
-    expect(z.dtype in FLOATS, f"z must be float64, float32, bfloat16 or float16, got {z.dtype}")
+    expect(z.dtype in backend.FLOATS, f"z must be float64, float32, bfloat16 or float16, got {z.dtype}")
     _expect_like("logits", logits, z, op)
     if seed is not None:
         expect(seed.dtype == torch.int64, f"seed must be an int64 tensor, got {seed.dtype}")

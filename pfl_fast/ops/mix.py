@@ -16,8 +16,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
 
 @overload
 def mix(
@@ -135,7 +133,7 @@ def _check(op: str, local: list[Tensor], global_: list[Tensor], choice: list[Ten
                 expect(mine == other, f"{name}[{t}] must have the {what} of local[{t}], {other}, got {mine}")
 
     for t, x in enumerate(local):
-        expect(x.dtype in FLOATS, f"local[{t}] must be float64, float32, bfloat16 or float16, got {x.dtype}")
+        expect(x.dtype in backend.FLOATS, f"local[{t}] must be float64, float32, bfloat16 or float16, got {x.dtype}")
         for what in ("dtype", "device"):
             mine, first = getattr(x, what), getattr(local[0], what)
             expect(mine == first, f"local[{t}] must have the {what} of local[0], {first}, got {mine}")

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 MOST_BANDWIDTHS = 32
 
 
@@ -73,7 +72,11 @@ def _check(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> None:
 
 def _check_points(x: Tensor, y: Tensor, op: str = "mmd_rbf") -> None:
     for name, value in (("x", x), ("y", y)):
-        _expect(value.dtype in FLOATS, f"{name} must be float64, float32, bfloat16 or float16, got {value.dtype}", op)
+        _expect(
+            value.dtype in backend.FLOATS,
+            f"{name} must be float64, float32, bfloat16 or float16, got {value.dtype}",
+            op,
+        )
     _expect(y.dtype == x.dtype, f"y must have the dtype of x, {x.dtype}, got {y.dtype}", op)
     _expect(y.device == x.device, f"y must be on the device of x, {x.device}, got {y.device}", op)
     _expect(x.dim() >= 2, f"x must be [*batch, points, features], got shape {list(x.shape)}", op)

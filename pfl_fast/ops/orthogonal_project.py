@@ -20,8 +20,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
 
 def orthogonal_project(
     f_g: Tensor, f_p: Tensor, basis_g: Tensor, basis_p: Tensor, alpha: float, relu: bool = False
@@ -79,11 +77,11 @@ def _check(
     """The contract in csrc/orthogonal_project.h, for the paths that do not reach it."""
     floats = "float64, float32, bfloat16 or float16"
     first, second = names
-    _expect(f_g.dtype in FLOATS, f"{first} must be {floats}, got {f_g.dtype}", op)
+    _expect(f_g.dtype in backend.FLOATS, f"{first} must be {floats}, got {f_g.dtype}", op)
     _expect(f_g.dim() >= 2, f"{first} must be [*batch, samples, features], got shape {list(f_g.shape)}", op)
     others = {second: f_p, "basis_g": basis_g, "basis_p": basis_p}
     for name, tensor in others.items():
-        _expect(tensor.dtype in FLOATS, f"{name} must be {floats}, got {tensor.dtype}", op)
+        _expect(tensor.dtype in backend.FLOATS, f"{name} must be {floats}, got {tensor.dtype}", op)
         _expect(
             tensor.dtype == f_g.dtype, f"{name} must have the dtype of {first}, {f_g.dtype}, got {tensor.dtype}", op
         )

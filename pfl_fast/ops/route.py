@@ -16,8 +16,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
 
 def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> tuple[Tensor, Tensor]:
     """Splits features by a pair of logits: ``(r * h, s * h)`` with ``[r; s] = softmax((a0 + eps, a1) / tau)``.
@@ -64,7 +62,7 @@ def expect(op: str, condition: bool, what: str) -> None:
 
 def check_route(op: str, h: Tensor, a: Tensor, seed: Tensor | None, tau: float) -> None:
     """The contract in csrc/route.h, for the paths that do not reach it: the reference and shape-only tensors."""
-    expect(op, h.dtype in FLOATS, f"h must be float64, float32, bfloat16 or float16, got {h.dtype}")
+    expect(op, h.dtype in backend.FLOATS, f"h must be float64, float32, bfloat16 or float16, got {h.dtype}")
     expect(op, h.dim() >= 2, f"h must be [*batch, b, K], got shape {list(h.shape)}")
     check_beside_h(op, "a", a, h, [*h.shape[:-1], 2 * h.shape[-1]])
     if seed is not None:

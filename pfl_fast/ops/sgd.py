@@ -19,8 +19,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
 
 def sgd_(
     params: Sequence[Tensor],
@@ -136,7 +134,7 @@ def _check(
         f"nesterov must have momentum > 0 and dampening 0, got momentum {momentum} and dampening {dampening}",
     )
     for t, p in enumerate(params):
-        expect(p.dtype in FLOATS, f"params[{t}] must be float64, float32, bfloat16 or float16, got {p.dtype}")
+        expect(p.dtype in backend.FLOATS, f"params[{t}] must be float64, float32, bfloat16 or float16, got {p.dtype}")
         for what in ("dtype", "device"):
             mine, first = getattr(p, what), getattr(params[0], what)
             expect(mine == first, f"params[{t}] must have the {what} of params[0], {first}, got {mine}")

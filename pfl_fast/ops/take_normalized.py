@@ -16,8 +16,6 @@ from torch import Tensor
 
 from pfl_fast.ops import backend, reference
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
 
 def take_normalized(
     images: Tensor,
@@ -95,12 +93,12 @@ def _check(images: Tensor, index: Tensor, mean: Tensor, std: Tensor, dtype: torc
     for name, x in {"index": index, "mean": mean, "std": std}.items():
         expect(x.device == images.device, f"{name} must be on the device of images, {images.device}, got {x.device}")
     for name, x in {"mean": mean, "std": std}.items():
-        expect(x.dtype in FLOATS, f"{name} must be {floats}, got {x.dtype}")
+        expect(x.dtype in backend.FLOATS, f"{name} must be {floats}, got {x.dtype}")
         expect(
             x.shape == images.shape[3:],
             f"{name} must be {shape[3:]}, one for each channel of images, got shape {list(x.shape)}",
         )
-    expect(dtype in FLOATS, f"dtype must be {floats}, got {dtype}")
+    expect(dtype in backend.FLOATS, f"dtype must be {floats}, got {dtype}")
 
 
 def _check_values(images: Tensor, index: Tensor) -> None:
