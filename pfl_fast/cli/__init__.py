@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from pfl_fast import __version__
 from pfl_fast.cli.doctor import doctor
+from pfl_fast.errors import PflFastError
 
 EXAMPLES = """\b
 Examples:
@@ -14,7 +17,19 @@ Examples:
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
+class Verbs(click.Group):
+    """Shows errors the user can act on as a message, without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the verb."""
+        try:
+            return super().invoke(ctx)
+        except PflFastError as error:
+            click.secho(f"Error: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
 @click.version_option(__version__, prog_name="pfl-fast")
 def main() -> None:
     """Personalized federated learning: every client in one process, fast, on CPU or GPU."""

@@ -1,0 +1,34 @@
+"""Errors the user can act on: the message says what, where and the remedy, and no traceback is shown."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PflFastError(Exception):
+    """Base of the errors below. ``pfl-fast`` prints the message and exits with ``exit_code``."""
+
+    exit_code = 1
+
+
+class DataError(PflFastError):
+    """A data set, archive or partition is missing, broken or impossible."""
+
+
+class ConfigError(PflFastError):
+    """Settings that are unknown, malformed or contradict each other; one line for each."""
+
+    exit_code = 2
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the known one that is spelled like it, if there is one.
+
+    >>> did_you_mean("fedpc", ["fedcp", "fedavg"])
+    "; did you mean 'fedcp'?"
+    >>> did_you_mean("zzz", ["fedcp", "fedavg"])
+    ''
+    """
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
