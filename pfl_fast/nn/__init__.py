@@ -3,5 +3,14 @@
 from pfl_fast.nn.conditional_policy import ConditionalPolicy
 from pfl_fast.nn.feature_selector import FeatureSelector
 from pfl_fast.nn.orthogonal_projector import OrthogonalProjector
+from pfl_fast.nn.seeded_dropout import SeededDropout, replace_dropout, seed_dropout, seed_names
 
-__all__ = ["ConditionalPolicy", "FeatureSelector", "OrthogonalProjector"]
+__all__ = [
+    "ConditionalPolicy",
+    "FeatureSelector",
+    "OrthogonalProjector",
+    "SeededDropout",
+    "replace_dropout",
+    "seed_dropout",
+    "seed_names",
+]
