@@ -1,7 +1,7 @@
 """Dropout whose noise is a pure function of a seed: clients looped, threaded or stacked drop the same values.
 
-    keep = philox_uniform(seed ^ hash(salt)) >= p
-    y = keep * x / (1 - p)        in training; y = x otherwise
+keep = philox_uniform(seed ^ hash(salt)) >= p
+y = keep * x / (1 - p)        in training; y = x otherwise
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ def test_torch_generator_is_left_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(("dims", "expected"), [(None, (4, 5, 3, 3)), (2, (4, 5, 1, 1)), (1, (4, 1, 1, 1)), (0, (1,) * 4)])
+@pytest.mark.parametrize(
+    ("dims", "expected"), [(None, (4, 5, 3, 3)), (2, (4, 5, 1, 1)), (1, (4, 1, 1, 1)), (0, (1,) * 4)]
+)
 def test_noise_is_shared_by_the_other_dimensions(dims, expected):
     y = SeededDropout(0.5, noise_dims=dims)(torch.ones(4, 5, 3, 3))
     noise = y[tuple(slice(size) for size in expected)]

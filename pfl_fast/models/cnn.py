@@ -1,0 +1,37 @@
+"""The 4-layer CNN of FedAvg's line of papers (MNIST, CIFAR, Tiny-ImageNet)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from pfl_fast.models.base import Backbone
+
+FEATURES = 512
+
+
+def cnn(input_shape: tuple[int, ...], classes: int) -> Backbone:
+    """Two 5x5 convolutions, each with ReLU and pooling, and a hidden layer of 512.
+
+    Args:
+        input_shape: ``(c, h, w)``, h and w at least 16.
+        classes: C.
+
+    >>> sum(p.numel() for p in cnn((1, 28, 28), 10).parameters())
+    582026
+    """
+    channels, *size = input_shape
+    height, width = (((side - 4) // 2 - 4) // 2 for side in size)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(channels, 32, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(32, 64, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(64 * height * width, FEATURES),
+        relu3=nn.ReLU(),
+    )
+    return Backbone(nn.Sequential(layers), nn.Linear(FEATURES, classes), FEATURES)

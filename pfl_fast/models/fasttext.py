@@ -1,0 +1,38 @@
+"""fastText for token sequences (AG News)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from pfl_fast.models.base import Backbone
+from pfl_fast.models.options import expect_positive
+
+
+class MeanEmbedding(nn.Module):
+    """The mean of the embeddings over all positions: padding (token 0) adds zero and is counted."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=0)
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``[b, L]`` int32 or int64 tokens to ``[b, width]`` features."""
+        features: Tensor = self.linear(self.embedding(tokens).mean(-2))
+        return features
+
+
+def fasttext(input_shape: tuple[int, ...], classes: int, vocabulary: int, *, width: int = 32) -> Backbone:  # noqa: ARG001
+    """Mean embedding and a linear layer, no activation.
+
+    Args:
+        input_shape: ``(L,)``, any length.
+        classes: C.
+        vocabulary: number of tokens, the padding 0 included.
+        width: of the embedding, and K.
+
+    >>> sum(p.numel() for p in fasttext((200,), 4, 98635).parameters())
+    3157508
+    """
+    expect_positive("fasttext", "width", width)
+    return Backbone(MeanEmbedding(vocabulary, width), nn.Linear(width, classes), width)

@@ -1,0 +1,86 @@
+"""Models of torchvision as backbones; torchvision is imported when one is asked for, not before."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any
+
+import torch
+from torch import nn
+
+from pfl_fast.errors import ConfigError
+from pfl_fast.models.base import Backbone, cut_head
+from pfl_fast.models.options import expect_bool
+
+
+def from_torchvision(
+    name: str, function: str, *, channels: int, classes: int, stem: str, head: str, pretrained: bool
+) -> Backbone:
+    """Builds ``torchvision.models.<function>`` for any number of channels and classes.
+
+    Args:
+        name: what users call it, for messages.
+        function: in ``torchvision.models``.
+        channels: c of the input; 3 if pretrained.
+        classes: C.
+        stem: the name of the first convolution, which is built again if there are other than 3 channels.
+        head: the name of the last linear layer.
+        pretrained: with the ImageNet weights torchvision has as default, and a head drawn anew.
+    """
+    expect_bool(name, "pretrained", pretrained)
+    if pretrained and channels != 3:
+        raise ConfigError(
+            f"model {name!r}: the pretrained weights are for 3 channels, the input has {channels}; set pretrained=false"
+        )
+    models = import_models(name)
+    if pretrained:
+        model = _download(name, models, function)
+        _replace(model, head, nn.Linear(model.get_submodule(head).in_features, classes))
+    else:
+        model = getattr(models, function)(num_classes=classes)
+    if channels != 3:
+        _replace(model, stem, _stem(model.get_submodule(stem), channels))
+    return cut_head(model, head, model.get_submodule(head).in_features)
+
+
+def import_models(name: str) -> Any:
+    """``torchvision.models``, or a ConfigError that says which model needs it and what to do."""
+    try:
+        from torchvision import models
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"model {name!r} needs torchvision, which cannot be imported ({reason}); pip install the torchvision made"
+            f" for torch {torch.__version__}, or take a model without it: cnn, digits-cnn, alexnet, mlp"
+        ) from error
+    return models
+
+
+def _download(name: str, models: Any, function: str) -> nn.Module:
+    try:
+        model: nn.Module = getattr(models, function)(weights="DEFAULT")
+    except (OSError, RuntimeError, http.client.HTTPException) as error:
+        raise ConfigError(
+            f"model {name!r}: the pretrained weights cannot be downloaded or read ({error}); check the network, or put"
+            f" torchvision's file into {torch.hub.get_dir()}/checkpoints, or set pretrained=false"
+        ) from error
+    return model
+
+
+def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, new)
+
+
+def _stem(old: nn.Module, channels: int) -> nn.Conv2d:
+    assert isinstance(old, nn.Conv2d)
+    new = nn.Conv2d(
+        channels,
+        old.out_channels,
+        old.kernel_size,  # type: ignore[arg-type]
+        old.stride,  # type: ignore[arg-type]
+        old.padding,  # type: ignore[arg-type]
+        bias=old.bias is not None,
+    )
+    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
+    return new

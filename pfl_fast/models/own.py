@@ -1,0 +1,122 @@
+"""Users' own models: ``"package.module:attribute"``, a module, a class or a factory, made into a Backbone."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pfl_fast.errors import ConfigError, did_you_mean
+from pfl_fast.models.base import Backbone
+from pfl_fast.models.split import check_randomness, split
+from pfl_fast.nn import replace_dropout
+from pfl_fast.randomness import key, uniform
+
+Source = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
+
+
+def own(
+    source: Source, input_shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, head: str | None = None
+) -> Backbone:
+    """Makes a Backbone of what the user has.
+
+    Args:
+        source: ``"package.module:attribute"`` (looked for in the current folder, too), or the object itself: a module,
+            which keeps its weights, or a class or function called with ``(input_shape, classes)``.
+        input_shape: of one sample.
+        classes: C, checked against what the model returns.
+        vocabulary: more than 0 for text.
+        head: the name of the submodule that is the head; none if the model is a Backbone.
+    """
+    label = source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
+    with _current_folder():
+        model = _make(label, _load(source) if isinstance(source, str) else source, input_shape, classes)
+    example = _example(model, input_shape, vocabulary)
+    if isinstance(model, Backbone):
+        if head is not None:
+            raise ConfigError(f"model {label!r} is a Backbone, which knows its head; drop head={head!r}")
+        backbone = copy.deepcopy(model)
+        try:
+            replace_dropout(backbone)
+        except TypeError as error:
+            raise ConfigError(f"model {label!r}: {error}") from error
+        check_randomness(backbone, example, str(label))
+    elif head is None:
+        linear = [name for name, module in model.named_modules() if name and isinstance(module, nn.Linear)]
+        hint = f"head={linear[-1]!r}" if linear else "head='fc'"
+        raise ConfigError(f"model {label!r}: say which of its submodules is the head, for example {hint}")
+    else:
+        backbone = split(model, head, example_input=example)
+    _check_classes(backbone, example, classes, str(label))
+    return backbone
+
+
+def _load(path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError(f"model {path!r}: write it as 'package.module:attribute'")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # users' code may raise anything
+        raise ConfigError(
+            f"model {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); it must be in the"
+            f" current folder, installed or on PYTHONPATH"
+        ) from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")])
+            raise ConfigError(f"model {path!r}: there is no {name!r} in {module_name!r}{hint}")
+        found = getattr(found, name)
+    return found
+
+
+def _make(label: object, found: Any, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    if not isinstance(found, nn.Module) and callable(found):
+        try:
+            found = found(input_shape, classes)
+        except Exception as error:  # users' code may raise anything
+            raise ConfigError(
+                f"model {label!r}: calling it with (input_shape={input_shape}, classes={classes}) failed:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(found, nn.Module):
+        raise ConfigError(
+            f"model {label!r} must be an nn.Module, or a class or function that makes one of (input_shape, classes);"
+            f" got {type(found).__name__}"
+        )
+    return found
+
+
+def _example(model: nn.Module, input_shape: tuple[int, ...], vocabulary: int) -> Tensor:
+    """Two random samples where the model is."""
+    size = (2, *input_shape)
+    numbers = torch.from_numpy(uniform(key(0, "example"), torch.Size(size).numel())).reshape(size)
+    device = next((tensor.device for tensor in model.parameters()), numbers.device)
+    if vocabulary:
+        return (numbers * vocabulary).to(device, torch.int64)
+    return (2 * numbers - 1).to(device, torch.get_default_dtype())
+
+
+def _check_classes(backbone: Backbone, example: Tensor, classes: int, label: str) -> None:
+    with torch.no_grad():
+        got = list(copy.deepcopy(backbone).eval()(example).shape)
+    if got != [len(example), classes]:
+        raise ConfigError(f"model {label!r} must return [b, {classes}] logits, got {got} for b = {len(example)}")
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """The current folder can be imported from, as with ``python -m``, though installed commands do not allow it."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
