@@ -73,23 +73,32 @@ class ConditionalPolicy(nn.Module):
             h: ``[b, K]`` features.
             context: the network's input, of h's shape or broadcastable to it, such as ``[K]`` for one policy for all
                 samples.
-            seed: int64 scalar tensor, the noise of ``policy="gumbel"``, also at evaluation; none for ``"softmax"``.
+            seed: int64 scalar tensor, the noise of ``policy="gumbel"``; None in evaluation mode: no noise. There is
+                none for ``"softmax"``.
         """
-        self._check_seed(seed)
+        return self.route(h, self.scores(h, context), seed)
+
+    def scores(self, h: Tensor, context: Tensor) -> Tensor:
+        """``[b, 2K]``, what the linear layers say about each sample; arguments as in ``forward``."""
         # Of h's dtype, as autocast may have given these another one.
-        a = self.linear(context).to(h.dtype).expand(*h.shape[:-1], -1)
+        a: Tensor = self.linear(context).to(h.dtype).expand(*h.shape[:-1], -1)
+        return a
+
+    def route(self, h: Tensor, scores: Tensor, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``(r * h, s * h)``: norm, activation and softmax of ``scores``, and both products."""
+        self._check_seed(seed)
         if isinstance(self.norm, nn.LayerNorm) and self.activation == "relu":
             gamma, beta = self.norm.weight.to(h.dtype), self.norm.bias.to(h.dtype)
-            return ops.cpn_route(h, a, gamma, beta, self.norm.eps, seed)
-        return ops.route(h, ACTIVATIONS[self.activation](self.norm(a)).to(h.dtype), seed)
+            return ops.cpn_route(h, scores, gamma, beta, self.norm.eps, seed)
+        return ops.route(h, ACTIVATIONS[self.activation](self.norm(scores)).to(h.dtype), seed)
 
     def extra_repr(self) -> str:
         """What the printed module cannot show by its children."""
         return f"activation={self.activation!r}, policy={self.policy!r}"
 
     def _check_seed(self, seed: Tensor | None) -> None:
-        if self.policy == "gumbel" and seed is None:
-            raise ValueError("ConditionalPolicy: seed must be given in the forward for policy='gumbel', got None")
+        if self.policy == "gumbel" and seed is None and self.training:
+            raise ValueError("ConditionalPolicy: seed must be given to train with policy='gumbel', got None")
         if self.policy == "softmax" and seed is not None:
             raise ValueError("ConditionalPolicy: seed must be None for policy='softmax', which has no noise, got one")
 

@@ -1,0 +1,208 @@
+"""How clients run side by side. Whatever is chosen, every client sees the same batches, noise and steps.
+
+    sequential   one after another on one device; the oracle, and the debugger's friend
+    threads      several at once, each on one core
+    batched      all in one stack, by vmap; where launches cost more than arithmetic
+    several devices: each has a worker of its own, and clients are dealt to them by cost
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from copy import deepcopy
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.metrics import Score, score
+from pfl_fast.engine.modules import bind
+from pfl_fast.engine.stacked import StackedTrainer
+from pfl_fast.engine.training import Descent, Interrupted, LocalReport, SingleTrainer
+from pfl_fast.methods.base import Batch, Client, Method, Tensors
+from pfl_fast.randomness import key
+
+EXECUTORS = ("auto", "sequential", "threads", "batched")
+T = TypeVar("T")
+
+
+class Worker:
+    """One place where clients train and are tested: a device, modules, scratch memory."""
+
+    def __init__(self, layout: Layout, method: Method, data: FederatedData, device: torch.device, stop: StopFlag) -> None:
+        self.layout = layout
+        self.method = method
+        self.data = data.to(device)
+        self.device = device
+        self.single = SingleTrainer(layout, method, self.data, device, stop.is_set)
+        self.stacked = StackedTrainer(layout, method, self.data, device, stop.is_set)
+        self.scratch: Tensors = {}
+
+    def load(self, views: Sequence[Tensors], stack: bool) -> Tensors:
+        """Copies clients into scratch memory: ``[C, *shape]``, or without the client axis for one alone."""
+        for entry in self.layout.entries:
+            shape = (len(views), *entry.value.shape) if stack else entry.value.shape
+            if entry.key not in self.scratch or self.scratch[entry.key].shape != shape:
+                self.scratch[entry.key] = torch.empty(shape, dtype=entry.value.dtype, device=self.device)
+            for row, view in enumerate(views):
+                (self.scratch[entry.key][row] if stack else self.scratch[entry.key]).copy_(view[entry.key])
+        return self.scratch
+
+    def train(self, clients: list[int], views: Sequence[Tensors], descent: Descent, stack: bool) -> list[Trained]:
+        """Local training from what ``views`` hold, which is left as it is."""
+        tensors = self.load(views, stack)
+        if not stack:
+            return [Trained(self.single.train(clients[0], tensors, descent), tensors)]
+        reports = self.stacked.train(clients, tensors, descent)
+        return [Trained(report, {name: t[row] for name, t in tensors.items()}) for row, report in enumerate(reports)]
+
+    def test(self, client: int, tensors: Tensors, split: str, round: int, seed: int, whole_batches: int = 0) -> Score:
+        """A client's own model on its own samples of a split.
+
+        Args:
+            client: whose samples.
+            tensors: of its model, on any device.
+            split: ``"test"``, ``"validation"`` or ``"train"``.
+            round: for noise in the prediction, if the method has any.
+            seed: of the run.
+            whole_batches: leave out the samples beyond a multiple of this; 0: none.
+        """
+        module = self.single.client
+        bind(module, {name: t.to(self.device) for name, t in tensors.items()}, set())
+        return self._test(module, self.method.predict, split, client, round, seed, whole_batches)
+
+    def test_global(self, tensors: Tensors, round: int, seed: int) -> Score | None:
+        """The server's model on the union of all clients' test samples; None where the method has no such model."""
+        server = Client({name: deepcopy(module) for name, module in self.layout.server_parts.items()}).to(self.device)
+        bind(server, tensors, set())
+        x, y = next(iter(self.data.evaluation("test", None, batch_size=1)))
+        with torch.no_grad():
+            server.eval()
+            if self.method.predict_global(server, Batch(x, y, torch.tensor(0, device=self.device))) is None:
+                return None
+        return self._test(server, self.method.predict_global, "test", None, round, seed, 0)
+
+    def _test(
+        self,
+        module: Client,
+        predict: Callable[[Client, Batch], Any],
+        split: str,
+        client: int | None,
+        round: int,
+        seed: int,
+        whole_batches: int,
+    ) -> Score:
+        module.eval()
+        logits, labels = [], []
+        with torch.no_grad():
+            for number, (x, y) in enumerate(self.data.evaluation(split, client)):
+                noise = key(seed, "evaluation", -1 if client is None else client, round, number)
+                logits.append(predict(module, Batch(x, y, torch.tensor(noise, device=self.device))))
+                labels.append(y)
+        if not labels:
+            return Score(0, 0, 0.0, None)
+        outputs, targets = torch.cat(logits), torch.cat(labels)
+        if whole_batches and len(targets) >= whole_batches:
+            used = len(targets) // whole_batches * whole_batches
+            outputs, targets = outputs[:used], targets[:used]
+        return score(outputs, targets)
+
+
+class Trained:
+    """A client after local training: its report, and its tensors until the worker's next client."""
+
+    def __init__(self, report: LocalReport, tensors: Tensors) -> None:
+        self.report = report
+        self.tensors = tensors
+
+
+class StopFlag(threading.Event):
+    """Set when the run was asked to stop, or a worker failed."""
+
+
+class Executor:
+    """Deals clients to workers.
+
+    Args:
+        kind: one of ``EXECUTORS``.
+        devices: one or more; ``auto`` means threads on the CPU and batched on GPUs.
+        workers: how many threads on the CPU; 0: one per core.
+        stack: most clients in one stack; 0: all of a worker's.
+        layout, method, data: what to train.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        devices: Sequence[torch.device],
+        workers: int,
+        stack: int,
+        layout: Layout,
+        method: Method,
+        data: FederatedData,
+    ) -> None:
+        cpu = devices[0].type == "cpu"
+        self.kind = kind if kind != "auto" else ("threads" if cpu else "batched")
+        places = list(devices)
+        if self.kind == "threads" and cpu:
+            places = [devices[0]] * (workers or os.cpu_count() or 1)
+        self.stop = StopFlag()
+        self.stack = stack
+        self.workers = [Worker(layout, method, data, place, self.stop) for place in places]
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self.workers:
+            self._idle.put(worker)
+        one_core_each = self.kind == "threads" and cpu
+        self._pool = ThreadPoolExecutor(len(places), "pfl-fast", initializer=_one_core if one_core_each else None)
+
+    def units(self, clients: Sequence[int], cost: Callable[[int], float]) -> list[list[int]]:
+        """Clients in portions that one worker trains at a time, the costly first."""
+        ordered = sorted(clients, key=lambda c: (-cost(c), c))
+        if self.kind != "batched":
+            return [[c] for c in ordered]
+        count = len(self.workers)
+        shards = [ordered[i::count] for i in range(count)]  # sorted by cost, so that dealing in turn is even
+        size = self.stack or len(ordered) or 1
+        return [shard[i : i + size] for shard in shards for i in range(0, len(shard), size)]
+
+    def run(self, units: Sequence[T], work: Callable[[Worker, T], object]) -> Iterator[tuple[T, object]]:
+        """Does ``work`` for every unit on some worker; yields results as they come.
+
+        Raises the first error after all workers have ended, :class:`Interrupted` if there is none but the run was asked
+        to stop.
+        """
+        futures: dict[Future[object], T] = {self._pool.submit(self._on_idle, work, unit): unit for unit in units}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            if any(f.done() and not f.cancelled() and f.exception() for f in futures):
+                asked = self.stop.is_set()
+                self.stop.set()  # the other workers end at their next step
+                wait(futures)
+                if not asked:
+                    self.stop.clear()
+
+    def _on_idle(self, work: Callable[[Worker, T], object], unit: T) -> object:
+        if self.stop.is_set():
+            raise Interrupted
+        worker = self._idle.get()
+        try:
+            return work(worker, unit)
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown()
+
+
+def _one_core() -> None:
+    torch.set_num_threads(1)

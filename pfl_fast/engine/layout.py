@@ -1,0 +1,139 @@
+"""The part table: for every tensor of a client's model who trains it, what overwrites it, what it becomes at the server.
+
+Built once from a method's parts and the BatchNorm policy; everything the engine does with tensors follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pfl_fast.methods.base import Client, Part, Tensors
+from pfl_fast.models import batch_norm_tensors
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a client.
+
+    Attributes:
+        key: ``"<part>.<name inside the part>"``.
+        part: the part it belongs to.
+        value: its common initial value, without a client axis.
+        parameter: a parameter, not a buffer.
+        receives: key of the server's tensor that overwrites it, or None.
+        uploads: key of the server's tensor that is averaged from it, or None.
+        stored: whether each client has its own value between rounds. What every client receives anew before it is used is
+            not stored.
+    """
+
+    key: str
+    part: str
+    value: Tensor
+    parameter: bool
+    receives: str | None
+    uploads: str | None
+    stored: bool
+
+
+class Layout:
+    """All tensors of a client and of the server, by name.
+
+    Args:
+        parts: the method's table.
+        batch_norm: ``"shared"``, ``"params_shared_buffers_local"`` or ``"personal"``.
+        everyone_receives: all clients receive before their state is used next, so that nothing received is kept; true
+            when all clients take part in every round, or are sent to.
+        dtype: of the floating tensors.
+        momentum: None; ``"round"`` for momentum that starts from zero in each round; ``"kept"`` for momentum that a
+            client keeps between rounds.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Part],
+        batch_norm: str,
+        everyone_receives: bool,
+        dtype: torch.dtype = torch.float32,
+        momentum: str | None = None,
+    ) -> None:
+        self.parts = dict(parts)
+        self.batch_norm = batch_norm
+        self.client = Client({name: deepcopy(part.module) for name, part in parts.items()}).to(dtype)
+        self.entries = [e for name in parts for e in self._entries_of(name, everyone_receives)]
+        if momentum:
+            self.entries += [_momentum_of(e, momentum == "kept") for e in self.entries if self._is_trained(e)]
+        self.common: Tensors = {e.key: e.value for e in self.entries}
+        self.server_parts = {p.uploads: self._module(name) for name, p in parts.items() if p.uploads}
+        self.server_common: Tensors = {
+            f"{name}.{key}": tensor.detach().clone()
+            for name, module in self.server_parts.items()
+            for key, tensor in module.state_dict().items()
+        }
+
+    def _is_trained(self, entry: Entry) -> bool:
+        return entry.parameter and self.parts[entry.part].trained
+
+    def _module(self, part: str) -> nn.Module:
+        return self.client.get_submodule(part)
+
+    def _entries_of(self, name: str, everyone_receives: bool) -> list[Entry]:
+        part, module = self.parts[name], self._module(name)
+        parameters = dict(module.named_parameters())
+        local = self._kept_local(module)
+        found = []
+        for key, tensor in module.state_dict().items():
+            receives = f"{part.receives}.{key}" if part.receives and key not in local else None
+            uploads = f"{part.uploads}.{key}" if part.uploads and key not in local else None
+            stored = receives is None or not (everyone_receives or part.recipients == "all")
+            value = tensor.detach().clone()
+            found.append(Entry(f"{name}.{key}", name, value, key in parameters, receives, uploads, stored))
+        return found
+
+    def _kept_local(self, module: nn.Module) -> set[str]:
+        if self.batch_norm == "shared":
+            return set()
+        names = set(batch_norm_tensors(module))
+        if self.batch_norm == "personal":
+            return names
+        return names - {name for name, _ in module.named_parameters()}
+
+    @property
+    def stored(self) -> list[Entry]:
+        """Tensors of which every client has its own."""
+        return [e for e in self.entries if e.stored]
+
+    @property
+    def uploaded(self) -> list[Entry]:
+        """Tensors that are sent to the server and averaged."""
+        return [e for e in self.entries if e.uploads]
+
+    @property
+    def received(self) -> list[Entry]:
+        """Tensors that the server's overwrite."""
+        return [e for e in self.entries if e.receives]
+
+    @property
+    def server_has_statistics(self) -> bool:
+        """Whether the server's model can be tested: its BatchNorm statistics, if any, are averaged too."""
+        return self.batch_norm == "shared" or not any(batch_norm_tensors(m) for m in self.server_parts.values())
+
+    def bytes_per_client(self) -> int:
+        """Of what is stored."""
+        return sum(e.value.nbytes for e in self.stored)
+
+    def new_client(self, device: torch.device) -> Client:
+        """The client's modules, to which tensors can be bound."""
+        return deepcopy(self.client).to(device)
+
+    def new_server(self) -> Tensors:
+        """The server's tensors before the first round."""
+        return {key: value.clone() for key, value in self.server_common.items()}
+
+
+def _momentum_of(entry: Entry, kept: bool) -> Entry:
+    return Entry(f"momentum.{entry.key}", "momentum", torch.zeros_like(entry.value), False, None, None, kept)

@@ -1,0 +1,127 @@
+"""What is known about a round, as plain numbers: one JSON object, and one row per client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.metrics import Score, Summary, summarise
+from pfl_fast.engine.sampling import Cohort
+from pfl_fast.engine.training import LocalReport
+
+Scores = Mapping[int, Mapping[str, Score]]  # by client, by split
+
+
+class Stopwatch:
+    """Seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._begin = perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Since the last lap, under ``name``."""
+        now = perf_counter()
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._begin
+        self._begin = now
+
+
+@dataclass
+class RoundRecord:
+    """One round.
+
+    Attributes:
+        round: its number, from 1; 0 is the untrained model.
+        evaluated: whether models were tested.
+        cohort: who took part.
+        skipped: clients left out because something was not finite.
+        values: the JSON object of the round.
+        clients: by client, the row of the round.
+    """
+
+    round: int
+    evaluated: bool
+    cohort: Cohort
+    skipped: list[int]
+    values: dict[str, Any] = field(default_factory=dict)
+    clients: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def local(self, reports: Mapping[int, LocalReport], scores: Scores) -> None:
+        """Takes over what clients said after local training."""
+        good = {c: r for c, r in sorted(reports.items()) if r.steps and c not in self.skipped}
+        samples = sum(r.samples for r in good.values())
+        self.values["train_loss"] = sum(r.loss * r.samples for r in good.values()) / samples if samples else None
+        names = dict.fromkeys(name for r in good.values() for name in r.recorded)
+        for name in names:
+            self.values[name] = sum(r.recorded.get(name, 0.0) * r.samples for r in good.values()) / samples
+        self.values["samples"] = sum(r.samples for r in reports.values())
+        self.values["data_seconds"] = sum(r.data_seconds for r in reports.values())
+        for client, report in good.items():
+            self._row(client).update(train_loss=report.loss, **report.recorded)
+        self._scores("after_local", scores)
+
+    def after_agg(self, scores: Scores) -> None:
+        """Takes over tests after aggregation."""
+        self._scores("after_agg", scores)
+
+    def global_score(self, score: Score | None) -> None:
+        """Takes over the test of the server's model."""
+        self.values["global_accuracy"] = score.accuracy if score else None
+
+    def moved(self, layout: Layout, cohort: Cohort, clients: int) -> None:
+        """Counts the numbers sent up and down in this round."""
+        up = {e.uploads: e.value.numel() for e in layout.uploaded}
+        down = {e.receives: e.value.numel() for e in layout.received}
+        to_all = {e.receives for e in layout.received if layout.parts[e.part].recipients == "all"}
+        everyone = clients if len(cohort.receives) == clients else len(cohort.trains)
+        self.values["uploaded"] = len(cohort.uploads) * sum(up.values())
+        self.values["downloaded"] = sum(n * (clients if name in to_all else everyone) for name, n in down.items())
+
+    def with_seconds(self, laps: Mapping[str, float], workers: int) -> RoundRecord:
+        """Takes over how long things took, and puts the numbers in order."""
+        data = self.values.pop("data_seconds", 0.0) / workers
+        seconds = dict(laps)
+        if "local" in seconds:
+            seconds = {"data": data, **seconds, "local": max(seconds["local"] - data, 0.0)}
+        total = sum(seconds.values())
+        local = laps.get("local", 0.0)
+        self.values = {
+            "round": self.round,
+            **{name: self.values.pop(name, None) for name in HEADLINE},
+            **self.values,
+            "clients_trained": len(self.cohort.trains),
+            "skipped": self.skipped,
+            "seconds": total,
+            "seconds_by_part": seconds,
+            "samples_per_second": self.values.get("samples", 0) / local if local else None,
+        }
+        return self
+
+    def _row(self, client: int) -> dict[str, Any]:
+        return self.clients.setdefault(client, {})
+
+    def _scores(self, when: str, scores: Scores) -> None:
+        for client, by_split in scores.items():
+            for split, score in by_split.items():
+                if score.samples:
+                    self._row(client).update({f"{split}_accuracy_{when}": score.accuracy, f"{split}_samples": score.samples})
+        for split in dict.fromkeys(split for by_split in scores.values() for split in by_split):
+            summary = summarise(by_split[split] for by_split in scores.values() if split in by_split)
+            self.values.update(_named(summary, split, when))
+
+
+HEADLINE = ("test_accuracy_after_agg", "test_accuracy_after_local", "test_auc", "train_loss")
+
+
+def _named(summary: Summary, split: str, when: str) -> dict[str, Any]:
+    """``test_accuracy_after_agg`` and the like; AUC and loss are the last ones measured."""
+    return {
+        f"{split}_accuracy_{when}": summary.by_sample,
+        f"{split}_accuracy_{when}_by_client": summary.by_client,
+        f"{split}_accuracy_{when}_std": summary.spread,
+        f"{split}_auc": summary.auc,
+        f"{split}_loss": summary.loss,
+    }

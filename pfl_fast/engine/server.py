@@ -1,0 +1,218 @@
+"""The round, step by step. The server knows no method, no executor and no file: parts, workers and listeners do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from pfl_fast import ops
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.executor import Executor, Trained, Worker
+from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.metrics import Score
+from pfl_fast.engine.records import ClientRecord, RoundRecord, Stopwatch
+from pfl_fast.engine.sampling import Cohort, sample
+from pfl_fast.engine.settings import RoundSettings
+from pfl_fast.engine.state import ClientState
+from pfl_fast.engine.training import Descent, LocalReport
+from pfl_fast.errors import PflFastError
+from pfl_fast.methods.base import Method, Tensors
+
+
+class NotFinite(PflFastError):  # noqa: N818 says what it is
+    """A client's loss or parameters became NaN or infinite, and the policy is to stop."""
+
+    def __init__(self, round: int, report: LocalReport) -> None:
+        super().__init__(
+            f"round {round}, client {report.client}: {report.problem}. A smaller --lr usually helps; --on-nan skip "
+            "leaves such a client out of the round, --on-nan report goes on regardless"
+        )
+
+
+@dataclass
+class Unfinished:
+    """A round under way: which clients have trained. What they made of their state is in the state and the uploads."""
+
+    reports: dict[int, LocalReport] = field(default_factory=dict)
+    scores: dict[int, dict[str, Score]] = field(default_factory=dict)
+    uploads: Tensors = field(default_factory=dict)
+
+
+class Server:
+    """Runs rounds.
+
+    Args:
+        settings: how.
+        layout: the part table.
+        method: what.
+        data: of the clients.
+        state: of the clients.
+        executor: how clients run side by side.
+        on_client: told about each client that has trained: how many have, of how many, and its report.
+    """
+
+    def __init__(
+        self,
+        settings: RoundSettings,
+        layout: Layout,
+        method: Method,
+        data: FederatedData,
+        state: ClientState,
+        executor: Executor,
+        on_client: Callable[[int, int, LocalReport], None],
+    ) -> None:
+        self.settings = settings
+        self.layout = layout
+        self.method = method
+        self.data = data
+        self.state = state
+        self.executor = executor
+        self.on_client = on_client
+        self.device = executor.workers[0].device
+        self.tensors: Tensors = {name: t.to(self.device) for name, t in layout.new_server().items()}
+        self.rounds_done = 0
+        self.unfinished = Unfinished()
+
+    def round(self) -> RoundRecord:
+        """One round; if it is interrupted, clients that have trained need not train again."""
+        number, watch = self.rounds_done + 1, Stopwatch()
+        # 1. who takes part
+        cohort = sample(self.settings, self.data.clients, number)
+        # 2. to 4. receive, train locally, test after local training, form uploads
+        self.train(cohort, number)
+        watch.lap("local")
+        # 5. aggregate
+        skipped = self.aggregate(cohort)
+        watch.lap("aggregate")
+        # 6. send
+        self.state.send(cohort.receives, self.tensors)
+        watch.lap("send")
+        # 7. test after aggregation
+        work, self.unfinished, self.rounds_done = self.unfinished, Unfinished(), number
+        record = self.record(number, cohort, work, skipped)
+        watch.lap("evaluate")
+        return record.with_seconds(watch.laps, len(self.executor.workers))
+
+    # 2. to 4.
+
+    def train(self, cohort: Cohort, number: int) -> None:
+        """Local training of those that have not trained yet in this round."""
+        self._allocate_uploads(cohort)
+        slots = {client: slot for slot, client in enumerate(cohort.uploads)}
+        descent = self.descent(number)
+        tests = self.is_evaluated(number) and self.settings.eval_at != "after_agg"
+
+        def work(worker: Worker, unit: list[int]) -> list[tuple[LocalReport, dict[str, Score]]]:
+            views = [self.state.view(client, self.tensors) for client in unit]
+            trained = worker.train(unit, views, descent, stack=self.executor.kind == "batched")
+            return [self.finish(worker, t, number, slots, tests) for t in trained]
+
+        todo = [c for c in cohort.trains if c not in self.unfinished.reports]
+        for _, done in self.executor.run(self.executor.units(todo, self.data.cost), work):
+            for report, scores in done:
+                self.unfinished.reports[report.client] = report
+                self.unfinished.scores[report.client] = scores
+                self.on_client(len(self.unfinished.reports), len(cohort.trains), report)
+
+    def descent(self, number: int) -> Descent:
+        """How parameters are stepped in round ``number``."""
+        s = self.settings
+        lr = s.lr * s.lr_decay ** (number - 1)
+        return Descent(lr, s.momentum, s.weight_decay, s.seed, number, stop_at_nan=s.on_nan != "report")
+
+    def finish(
+        self, worker: Worker, trained: Trained, number: int, slots: dict[int, int], tests: bool
+    ) -> tuple[LocalReport, dict[str, Score]]:
+        """Keeps what a client has become, tests it and forms its upload; a client with a problem is dealt with."""
+        report, tensors = trained.report, trained.tensors
+        if report.problem and self.settings.on_nan == "stop":
+            raise NotFinite(number, report)
+        if report.problem and self.settings.on_nan == "skip":
+            return report, {}
+        self.state.write(report.client, tensors)
+        if report.client in slots:
+            values = {e.uploads: tensors[e.key] for e in self.layout.uploaded}
+            values.update(self.method.upload(tensors))
+            for name, block in self.unfinished.uploads.items():
+                block[slots[report.client]].copy_(values[name])
+        return report, self.test(worker, report.client, tensors, number) if tests else {}
+
+    def _allocate_uploads(self, cohort: Cohort) -> None:
+        if self.unfinished.uploads:
+            return
+        for entry in self.layout.uploaded:
+            shape = (len(cohort.uploads), *entry.value.shape)
+            self.unfinished.uploads[str(entry.uploads)] = torch.empty(shape, dtype=entry.value.dtype, device=self.device)
+
+    # 5.
+
+    def aggregate(self, cohort: Cohort) -> list[int]:
+        """``w <- sum_i (n_i / n) w_i`` over uploads; integer tensors come from the first. Returns skipped clients."""
+        reports = self.unfinished.reports
+        skips = self.settings.on_nan == "skip"
+        slots = [i for i, c in enumerate(cohort.uploads) if not (skips and reports[c].problem)]
+        uploads = self.unfinished.uploads
+        if slots and uploads:
+            if len(slots) < len(cohort.uploads):
+                uploads = {name: block[slots] for name, block in uploads.items()}
+            sizes = torch.tensor([float(self.data.train_sizes[cohort.uploads[i]]) for i in slots], dtype=torch.float64)
+            weights = (sizes / sizes.sum()).to(self.device)
+            floating = [name for name, block in uploads.items() if block.is_floating_point()]
+            self.tensors.update({name: block[0].clone() for name, block in uploads.items() if name not in floating})
+            blocks = [uploads[name] for name in floating]
+            self.tensors.update(zip(floating, ops.aggregate(blocks, weights.to(blocks[0].dtype)), strict=True))
+        return sorted(c for c in reports if skips and reports[c].problem)
+
+    # 7.
+
+    def is_evaluated(self, number: int) -> bool:
+        """Whether a round's models are tested."""
+        return number % self.settings.eval_every == 0 or number == self.settings.rounds
+
+    def test(self, worker: Worker, client: int, tensors: Tensors, number: int) -> dict[str, Score]:
+        """One client's scores, by split."""
+        whole = self.data.batch_size if self.settings.drop_last_test else 0
+        return {
+            split: worker.test(client, tensors, split, number, self.settings.seed, whole) for split in self.data.tests
+        }
+
+    def evaluate(self, clients: Sequence[int], number: int) -> dict[int, dict[str, Score]]:
+        """Clients' scores with what they hold now."""
+
+        def work(worker: Worker, client: int) -> dict[str, Score]:
+            tensors = self.state.view(client, self.tensors, receives=False)
+            return self.test(worker, client, tensors, number)
+
+        return dict(sorted(self.executor.run(clients, work)))
+
+    def record(self, number: int, cohort: Cohort, work: Unfinished, skipped: list[int]) -> RoundRecord:
+        """Everything that is known about a round; tests after aggregation are made here."""
+        record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
+        record.local(work.reports, work.scores)
+        record.moved(self.layout, cohort, self.data.clients)
+        if record.evaluated and self.settings.eval_at != "after_local":
+            tested = cohort.trains if self.settings.eval_clients == "selected" else range(self.data.clients)
+            record.after_agg(self.evaluate(tested, number))
+            record.global_score(self.test_global(number))
+        return record
+
+    def test_global(self, number: int) -> Score | None:
+        """The server's model on the union of the clients' test samples, where there is such a model."""
+        if not self.layout.server_has_statistics:
+            return None
+        return self.executor.workers[0].test_global(self.tensors, number, self.settings.seed)
+
+    def initial_record(self) -> RoundRecord:
+        """The untrained model's scores, as round 0."""
+        record = RoundRecord(0, evaluated=True, cohort=Cohort([], [], []), skipped=[])
+        record.after_agg(self.evaluate(range(self.data.clients), 0))
+        record.global_score(self.test_global(0))
+        return record.with_seconds({}, 1)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the clients' state."""
+        return {"rounds_done": self.rounds_done, "unfinished": self.unfinished, "server": self.tensors}

@@ -1,0 +1,155 @@
+"""Local training of a stack of clients at once: one forward and backward per step for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from pfl_fast.data.federated import Group
+from pfl_fast.engine.modules import bind, set_mode, stacked
+from pfl_fast.engine.training import (
+    ONCE_BATCH,
+    Descent,
+    Interrupted,
+    LocalReport,
+    Trainer,
+    first_not_finite,
+    step_,
+)
+from pfl_fast.methods.base import Batch, Client, Loss, Phase, Tensors
+
+
+class StackedTrainer(Trainer):
+    """A stack of clients at once: every tensor is ``[C, *shape]``, every step one forward and backward for all.
+
+    Clients come sorted as the data sorts them, so that those that still have a full batch are a prefix of the stack, a
+    view. Smaller last batches are taken by clients of equal size together: nothing is padded, so that BatchNorm and MMD
+    see the samples they should.
+    """
+
+    def train(self, clients: list[int], tensors: Tensors, descent: Descent) -> list[LocalReport]:
+        """Trains in place on ``tensors``, row by row the clients'."""
+        set_mode(self.client, self.layout.parts, training=True)
+        tally = Tally(clients, self.device)
+        first_epoch = 0
+        for phase in self.method.phases():
+            self.phase(phase, tensors, first_epoch, descent, tally)
+            first_epoch += phase.epochs
+        reports = tally.reports()
+        for row, report in enumerate(reports):
+            report.problem = report.problem or first_not_finite({name: t[row] for name, t in tensors.items()})
+        return reports
+
+    def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, tally: Tally) -> None:
+        """One phase, epoch by epoch."""
+        keys = self.trained_keys(phase)
+        now = self.once_now(phase)
+        run = stacked(self.client, with_once(phase) if now else phase.loss, self.seed_names)
+        in_model = {e.key for e in self.layout.entries if e.part != "momentum"}
+        tables = {} if now else self.once_tables(phase, tally.clients, tensors)
+        for epoch in range(first_epoch, first_epoch + phase.epochs):
+            for group in self.groups(tally, descent.round, epoch):
+                rows = group.rows
+                values = {name: tensors[name][rows].detach() for name in in_model}
+                parameters = [values[name].requires_grad_() for name in keys]
+                seed = tally.seeds(rows, lambda client, step: self.noise(descent, client, step))
+                once = {name: table.rows(rows, group.position) for name, table in tables.items()}
+                losses, recorded = run(values, group.x, group.y, seed, once)
+                grads = torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
+                momenta = [tensors[f"momentum.{name}"][rows] for name in keys] if descent.momentum else []
+                step_(parameters, momenta, grads, descent)
+                tally.add(rows, group.y.shape[1], losses.detach(), recorded)
+
+    def groups(self, tally: Tally, round: int, epoch: int) -> Iterator[Group]:
+        """Groups of equal batches of an epoch; measures the time they take and asks whether to stop."""
+        groups = iter(self.data.stacked(tally.clients, round, epoch))
+        while True:
+            if self.stop():
+                raise Interrupted
+            begin = perf_counter()
+            group = next(groups, None)
+            tally.data_seconds += perf_counter() - begin
+            if group is None:
+                return
+            yield group
+
+    def once_tables(self, phase: Phase, clients: list[int], tensors: Tensors) -> dict[str, RaggedTable]:
+        """What a phase wants once, for all training samples of all clients."""
+        rows: dict[str, list[Tensor]] = {name: [] for name in phase.once}
+        sizes = []
+        for row, client in enumerate(clients if phase.once else []):
+            bind(self.client, {name: t[row] for name, t in tensors.items()}, set())
+            sizes.append(int(self.data.train_sizes[client]))
+            with torch.no_grad():
+                for x, _ in self.data.evaluation("train", client, ONCE_BATCH):
+                    for name, once in phase.once.items():
+                        rows[name].append(once.compute(self.client, x))
+        return {name: RaggedTable(torch.cat(values), sizes) for name, values in rows.items()}
+
+
+def with_once(phase: Phase) -> Loss:
+    """The phase's loss, which computes by itself what should have been there."""
+
+    def loss(client: Client, batch: Batch) -> tuple[Tensor, Tensors]:
+        with torch.no_grad():
+            batch.once = {name: once.compute(client, batch.x) for name, once in phase.once.items()}
+        return phase.loss(client, batch)
+
+    return loss
+
+
+class RaggedTable:
+    """Rows of several clients one below the other."""
+
+    def __init__(self, values: Tensor, sizes: list[int]) -> None:
+        self.values = values
+        self.begin = torch.tensor([0, *sizes[:-1]], device=values.device).cumsum(0)
+
+    def rows(self, clients: slice, position: Tensor) -> Tensor:
+        """``[C, b, ...]``: for each client in ``clients`` the rows at its ``position`` ``[C, b]``."""
+        return self.values[self.begin[clients, None] + position]
+
+
+class Tally:
+    """Sums over a stack's steps, kept on the device: no step waits for a number."""
+
+    def __init__(self, clients: list[int], device: torch.device) -> None:
+        self.clients = clients
+        self.device = device
+        self.steps = [0] * len(clients)
+        self.samples = [0] * len(clients)
+        self.sums: dict[str, Tensor] = {}
+        self.bad_step = torch.zeros(len(clients), dtype=torch.int64, device=device)
+        self.data_seconds = 0.0
+
+    def seeds(self, rows: slice, noise: Callable[[int, int], int]) -> Tensor:
+        """``[C]`` int64, each client's key for its next step."""
+        return torch.tensor([noise(c, s) for c, s in zip(self.clients[rows], self.steps[rows])], device=self.device)
+
+    def add(self, rows: slice, size: int, losses: Tensor, recorded: Tensors) -> None:
+        """One step of the clients in ``rows`` on ``size`` samples each."""
+        for name, values in {"": losses, **recorded}.items():
+            total = self.sums.setdefault(name, torch.zeros(len(self.clients), dtype=torch.float64, device=self.device))
+            total[rows] += values.detach().double() * size
+        for row in range(*rows.indices(len(self.clients))):
+            self.steps[row] += 1
+            self.samples[row] += size
+        step = torch.tensor(self.steps[rows], device=self.device)
+        first_bad = (self.bad_step[rows] == 0) & ~torch.isfinite(losses)
+        self.bad_step[rows] = torch.where(first_bad, step, self.bad_step[rows])
+
+    def reports(self) -> list[LocalReport]:
+        """One report per client, in the order of the stack."""
+        means = {name: total.tolist() for name, total in self.sums.items()}
+        reports = []
+        for row, (client, bad) in enumerate(zip(self.clients, self.bad_step.tolist())):
+            samples = max(self.samples[row], 1)
+            recorded = {name: values[row] / samples for name, values in means.items() if name}
+            problem = f"the loss of step {bad} is not finite" if bad else None
+            loss = means.get("", [0.0] * len(self.clients))[row] / samples
+            share = self.data_seconds / len(self.clients)
+            reports.append(LocalReport(client, self.samples[row], self.steps[row], loss, recorded, problem, share))
+        return reports

@@ -1,0 +1,208 @@
+"""Local training of one client; :mod:`pfl_fast.engine.stacked` trains many at once with the same steps and draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from pfl_fast import ops
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.modules import bind, set_mode
+from pfl_fast.methods.base import Batch, Method, Phase, Tensors
+from pfl_fast.models import batch_norm_tensors
+from pfl_fast.nn import seed_dropout, seed_names
+from pfl_fast.randomness import key
+
+ONCE_BATCH = 200  # samples at a time for what is computed once per round
+
+
+class Interrupted(Exception):  # noqa: N818 says what it is
+    """The run was asked to stop; raised between two steps."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How parameters are stepped in one round.
+
+    Attributes:
+        lr: learning rate of the round.
+        momentum: of SGD.
+        weight_decay: of SGD.
+        seed: of the run.
+        round: its number, from 1.
+        stop_at_nan: end a client's training at the first loss that is not finite.
+    """
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    seed: int
+    round: int
+    stop_at_nan: bool = True
+
+
+@dataclass
+class LocalReport:
+    """What a client says about its local training.
+
+    Attributes:
+        client: which.
+        samples: trained on, epochs counted.
+        steps: taken.
+        loss: mean over samples.
+        recorded: the method's quantities, mean over samples.
+        problem: what was first not finite, if anything.
+        data_seconds: spent on taking batches.
+    """
+
+    client: int
+    samples: int = 0
+    steps: int = 0
+    loss: float = 0.0
+    recorded: dict[str, float] = field(default_factory=dict)
+    problem: str | None = None
+    data_seconds: float = 0.0
+
+    def add(self, size: int, loss: float, recorded: dict[str, float]) -> None:
+        """One step on ``size`` samples; means are taken as it goes."""
+        self.samples += size
+        self.steps += 1
+        share = size / self.samples
+        self.loss += (loss - self.loss) * share
+        for name, value in recorded.items():
+            before = self.recorded.get(name, 0.0)
+            self.recorded[name] = before + (value - before) * share
+        if self.problem is None and not math.isfinite(loss):
+            self.problem = f"the loss of step {self.steps} is {loss}"
+
+
+class Trainer:
+    """Trains clients on one device, in scratch tensors that hold a client, or a stack of them.
+
+    Args:
+        layout: the part table.
+        method: what to train.
+        data: whose batches.
+        device: where.
+        stop: asked between steps; True ends the run.
+    """
+
+    def __init__(
+        self, layout: Layout, method: Method, data: FederatedData, device: torch.device, stop: Callable[[], bool]
+    ) -> None:
+        self.layout = layout
+        self.method = method
+        self.data = data
+        self.device = device
+        self.stop = stop
+        self.client = layout.new_client(device)
+        self.seed_names = seed_names(self.client)
+
+    def trained_keys(self, phase: Phase) -> list[str]:
+        """Parameters that a phase steps."""
+        return [e.key for e in self.layout.entries if e.parameter and e.part in phase.train]
+
+    def once_now(self, phase: Phase) -> bool:
+        """Whether what a phase wants once must be computed in every step after all."""
+        parts = {once.part for once in phase.once.values()}
+        batch_dependent = any(
+            batch_norm_tensors(self.client.get_submodule(p)) and not self.layout.parts[p].evaluates for p in parts
+        )
+        noisy = any(name.split(".")[0] in parts for name in self.seed_names)
+        return batch_dependent or noisy or self.data.augments
+
+    def noise(self, descent: Descent, client: int, step: int) -> int:
+        """The key of a step's noise."""
+        return key(descent.seed, "noise", client, descent.round, step)
+
+
+class SingleTrainer(Trainer):
+    """One client at a time."""
+
+    def train(self, client: int, tensors: Tensors, descent: Descent) -> LocalReport:
+        """Trains in place on ``tensors``, which are the client's and momentum's."""
+        report = LocalReport(client)
+        set_mode(self.client, self.layout.parts, training=True)
+        first_epoch = 0
+        for phase in self.method.phases():
+            keys = self.trained_keys(phase)
+            bind(self.client, tensors, set(keys))
+            self.phase(phase, keys, tensors, first_epoch, descent, report)
+            first_epoch += phase.epochs
+        report.problem = report.problem or first_not_finite(tensors)
+        return report
+
+    def phase(
+        self, phase: Phase, keys: list[str], tensors: Tensors, first_epoch: int, descent: Descent, report: LocalReport
+    ) -> None:
+        """One phase, epoch by epoch."""
+        parameters = [self.client.get_parameter(name) for name in keys]
+        momenta = [tensors[f"momentum.{name}"] for name in keys] if descent.momentum else []
+        now = self.once_now(phase)
+        tables = {} if now else self.once_tables(phase, report.client)
+        for epoch in range(first_epoch, first_epoch + phase.epochs):
+            for x, y, position in self.batches(report, descent.round, epoch):
+                noise = self.noise(descent, report.client, report.steps)
+                if self.seed_names:
+                    seed_dropout(self.client, noise)
+                once = {name: table[position] for name, table in tables.items()}
+                batch = Batch(x, y, torch.tensor(noise, device=self.device), once)
+                if now:
+                    batch.once = self.once(phase, x)
+                loss, recorded = phase.loss(self.client, batch)
+                step_(parameters, momenta, torch.autograd.grad(loss, parameters, allow_unused=True), descent)
+                report.add(len(y), loss.item(), {name: value.item() for name, value in recorded.items()})
+                if report.problem and descent.stop_at_nan:
+                    return
+
+    def batches(self, report: LocalReport, round: int, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Batches of an epoch; measures the time they take and asks whether to stop."""
+        batches = iter(self.data.batches(report.client, round, epoch))
+        while True:
+            if self.stop():
+                raise Interrupted
+            begin = perf_counter()
+            batch = next(batches, None)
+            report.data_seconds += perf_counter() - begin
+            if batch is None:
+                return
+            yield batch
+
+    def once(self, phase: Phase, x: Tensor) -> Tensors:
+        """What a phase wants once, for one batch."""
+        with torch.no_grad():
+            return {name: once.compute(self.client, x) for name, once in phase.once.items()}
+
+    def once_tables(self, phase: Phase, client: int) -> Tensors:
+        """What a phase wants once, for all training samples of the client, in their own order."""
+        if not phase.once:
+            return {}
+        rows = [self.once(phase, x) for x, _ in self.data.evaluation("train", client, ONCE_BATCH)]
+        return {name: torch.cat([row[name] for row in rows]) for name in phase.once}
+
+
+def step_(parameters: list[Tensor], momenta: list[Tensor], grads: tuple[Tensor | None, ...], descent: Descent) -> None:
+    """One step of SGD on those parameters that have a gradient."""
+    used = [i for i, grad in enumerate(grads) if grad is not None]
+    ops.sgd_(
+        [parameters[i].detach() for i in used],
+        [grads[i] for i in used],
+        [momenta[i] for i in used] if momenta else None,
+        lr=descent.lr,
+        momentum=descent.momentum,
+        weight_decay=descent.weight_decay,
+    )
+
+
+def first_not_finite(tensors: Tensors) -> str | None:
+    """Names the first tensor with a NaN or an infinite value."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            return f"{name} holds values that are not finite"
+    return None

@@ -1,0 +1,213 @@
+"""FedCP: each sample's features are split into a global and a personal part, by a small network.
+
+Symbols as in the paper; client i, features of width K:
+
+    h  = f(x; W_i_fe)                         h0 = f(x; W_fe), frozen
+    v_i = sum over classes of W_i_hd's rows   u_i = v_i / |v_i|
+    [r; s] = CPN(u_i * h)                     softmax over the two halves: r + s = 1
+    out = g(r * h; W_hd) + g(s * h; W_i_hd)
+    L = CE(out, y) + lam * MMD(h, h0)
+
+Client i trains W_i_fe, W_i_hd and its CPN; it uploads W_i_fe, the CPN and (W_hd + W_i_hd) / 2.
+
+Zhang et al., "FedCP: Separating Feature Information for Personalized Federated Learning via Conditional Policy",
+KDD 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from pfl_fast import ops
+from pfl_fast.errors import ConfigError
+from pfl_fast.methods.base import (
+    Batch,
+    Method,
+    Once,
+    Part,
+    Phase,
+    Setting,
+    Tensors,
+    constant,
+    frozen,
+    part_of,
+    personal,
+    shared,
+)
+from pfl_fast.models import Backbone
+from pfl_fast.nn import ConditionalPolicy
+from pfl_fast.options import option
+
+LAMBDA = {"resnet18": 1.0, "fasttext": 1.0}  # and 5 for the 4-layer CNN, which everything else follows
+LEARNING_RATE = {"cnn": 0.005, "resnet18": 0.1, "fasttext": 0.1}
+
+
+@dataclass(frozen=True)
+class FedCPOptions:
+    """Options of FedCP; the defaults are the paper's method."""
+
+    lam: float = option(5.0, "weight of the MMD between features and frozen global features", minimum=0)
+    bandwidths: tuple[float, ...] = option((10.0, 15.0, 20.0, 50.0), "bandwidths of the MMD's kernels")
+    cpn: bool = option(True, "the policy network; off: both heads get all features (see without_cpn)")
+    gfm: bool = option(True, "global feature module: the frozen extractor and the MMD")
+    gh: bool = option(True, "global head; off: only the personal head, never shared (needs cpn=false)")
+    cpn_input: str = option(
+        "hv",
+        "what the policy sees: hv = u_i * h; h = the sample alone; v = the client alone; random = a fixed random vector",
+        ["hv", "h", "v", "random"],
+    )
+    cpn_depth: int = option(1, "linear layers of the policy network", minimum=1)
+    cpn_norm: str = option("ln", "its normalisation: over both halves, the batch, each half", ["ln", "bn", "gn"])
+    cpn_act: str = option("relu", "its activation", ["relu", "tanh", "sigmoid"])
+    policy: str = option("softmax", "softmax of the paper, soft Gumbel-softmax of the authors' code", ["softmax", "gumbel"])
+    gumbel_at_eval: bool = option(False, "Gumbel noise also when testing, as the authors' code has it")
+    without_cpn: str = option("full", "with cpn=false: both heads get h, or h / 2 each", ["full", "half"])
+    random_first: bool = option(False, "a random context until the client has first received, as the authors' code has it")
+    frozen_eval: bool = option(False, "the frozen extractor in evaluation mode (BatchNorm by running statistics)")
+    extractor_to_all: bool = option(False, "the extractor goes to all clients, not only to the selected ones")
+
+
+class FedCP(Method):
+    """Shared extractor and policy network; a global and a personal head."""
+
+    title = "FedCP"
+    paper = "Zhang et al., FedCP: Separating Feature Information via Conditional Policy, KDD 2023"
+    summary = "shared extractor and policy network route each sample's features to a global and a personal head"
+    Options = FedCPOptions
+    batch_norm = "params_shared_buffers_local"
+    presets: Mapping[str, Mapping[str, Any]] = {
+        "paper": {"rounds": 2000, "clients": 20, "join_ratio": 1.0, "batch_size": 10, "local_epochs": 1},
+        "official": {
+            "policy": "gumbel",
+            "gumbel_at_eval": True,
+            "random_first": True,
+            "extractor_to_all": True,
+            "shuffle": False,
+            "drop_last": True,
+            "drop_last_test": True,
+            "batch_size": 10,
+            "local_epochs": 1,
+        },
+    }
+
+    def __init__(self, options: FedCPOptions, setting: Setting) -> None:
+        if options.cpn and not options.gh:
+            raise ConfigError("fedcp: gh=false needs cpn=false, as the policy routes to both heads")
+        super().__init__(options, setting)
+        self.keeps_features = options.gfm and options.lam > 0
+
+    @classmethod
+    def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:  # noqa: ARG003 the same for every data set
+        """Learning rate and lam by backbone, batches of 10, one epoch."""
+        return {"lr": LEARNING_RATE.get(model, 0.005), "lam": LAMBDA.get(model, 5.0), "batch_size": 10}
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """Section 2.1 of the paper's method: what is there depends on the ablation."""
+        o, width = self.options, backbone.feature_width
+        recipients = "all" if o.extractor_to_all else "selected"
+        parts = {
+            "extractor": shared(backbone.extractor, "extractor", recipients),
+            "head": personal(backbone.head),
+        }
+        if self.keeps_features:
+            parts["global_extractor"] = frozen(backbone.extractor, "extractor", recipients, evaluates=o.frozen_eval)
+        if o.gh:  # not trained, yet averaged: `upload` sends the mean of both heads in its place
+            parts["global_head"] = Part(deepcopy(backbone.head), trained=False, receives="head", uploads="head")
+        if o.cpn:
+            policy = ConditionalPolicy(width, o.cpn_depth, o.cpn_norm, o.cpn_act, o.policy)
+            parts["cpn"] = shared(policy, "cpn")
+            parts["context"] = constant(Context(width))
+        return parts
+
+    def phases(self) -> list[Phase]:
+        """One phase; the frozen extractor's features are the same for the whole round."""
+        train = ("extractor", "head", "cpn") if self.options.cpn else ("extractor", "head")
+        once = {"h0": Once("global_extractor", global_features)} if self.keeps_features else {}
+        return [Phase(train, self.loss, self.setting.local_epochs, once)]
+
+    def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
+        """``CE + lam * MMD``; records the personal information ratio (PIR), the mean of s."""
+        h = client.extractor(batch.x)
+        out, recorded = self.logits(client, h, batch.seed)
+        loss = F.cross_entropy(out, batch.y)
+        if self.keeps_features:
+            loss = loss + self.options.lam * ops.mmd_rbf(h, batch.once["h0"], self.options.bandwidths)
+        return loss, recorded
+
+    def predict(self, client: Any, batch: Batch) -> Tensor:
+        """The same route, without noise unless ``gumbel_at_eval``."""
+        seed = batch.seed if self.options.gumbel_at_eval else None
+        return self.logits(client, client.extractor(batch.x), seed)[0]
+
+    def logits(self, client: Any, h: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensors]:
+        """``g(r * h; W_hd) + g(s * h; W_i_hd)``, and the mean of s."""
+        o = self.options
+        if not o.cpn:
+            part = h if o.without_cpn == "full" else h / 2
+            return (client.head(h) if not o.gh else client.global_head(part) + client.head(part)), {}
+        seed = seed if o.policy == "gumbel" else None
+        scores = client.cpn.scores(h, self.policy_input(h, client.context.vector))
+        global_part, personal_part = client.cpn.route(h, scores, seed)
+        out = client.global_head(global_part) + client.head(personal_part)
+        return out, {"pir": self.personal_share(client, h, scores, seed)} if client.training else {}
+
+    def policy_input(self, h: Tensor, u: Tensor) -> Tensor:
+        """``u_i * h``, or what the ablation shows the policy instead."""
+        if self.options.cpn_input == "hv":
+            return u * h
+        return h if self.options.cpn_input == "h" else u
+
+    @staticmethod
+    def personal_share(client: Any, h: Tensor, scores: Tensor, seed: Tensor | None) -> Tensor:
+        """Mean of s over samples and features: routing ones gives the shares themselves."""
+        with torch.no_grad():
+            s: Tensor = client.cpn.route(torch.ones_like(h), scores.detach(), seed)[1]
+            return s.mean()
+
+    def initial(self, common: Tensors, seed: Tensor) -> Tensors:
+        """A random context, for the ablation without any and for the authors' first round."""
+        o = self.options
+        if not o.cpn or not (o.cpn_input == "random" or o.random_first):
+            return {}
+        vector = ops.philox_uniform(seed, common["context.vector"].shape)
+        return {"context.vector": vector if o.cpn_input == "random" else F.normalize(vector, dim=0)}
+
+    def received(self, client: Tensors, at: str) -> Tensors:
+        """``u_i = v_i / |v_i|``; a head of several layers is multiplied out first."""
+        o = self.options
+        if not o.cpn or o.cpn_input == "random" or (o.random_first and at == "start"):
+            return {}
+        weights = [value for value in part_of(client, "head").values() if value.dim() == 2]
+        product = reduce(lambda first, second: second @ first, weights)
+        return {"context.vector": F.normalize(product.sum(dim=0), dim=0)}
+
+    def upload(self, client: Tensors) -> Tensors:
+        """The mean of both heads becomes the global head."""
+        if not self.options.gh:
+            return {}
+        both = [part_of(client, "global_head"), part_of(client, "head")]
+        return {f"head.{name}": (both[0][name] + both[1][name]) / 2 for name in both[0]}
+
+
+class Context(nn.Module):
+    """Holds u_i, which says to the policy whose samples these are."""
+
+    vector: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("vector", torch.zeros(width))
+
+
+def global_features(client: Any, x: Tensor) -> Tensor:
+    """``h0 = f(x; W_fe)``."""
+    h0: Tensor = client.global_extractor(x)
+    return h0

@@ -1,0 +1,23 @@
+"""FedPer: a common extractor under personal heads.
+
+    extractor <- sum_i (n_i / n) extractor_i,    head_i stays at client i
+
+Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
+"""
+
+from __future__ import annotations
+
+from pfl_fast.methods.base import Method, Part, personal, shared
+from pfl_fast.models import Backbone
+
+
+class FedPer(Method):
+    """The extractor is shared, the head is personal; both are trained together."""
+
+    title = "FedPer"
+    paper = "Arivazhagan et al., Federated Learning with Personalization Layers, arXiv:1912.00818"
+    summary = "shared extractor, personal head, trained together"
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """A shared extractor, a personal head."""
+        return {"extractor": shared(backbone.extractor, "extractor"), "head": personal(backbone.head)}
