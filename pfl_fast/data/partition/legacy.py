@@ -66,7 +66,7 @@ def pathological(
 
 
 def split(lots: Lots, test_fraction: float, state: np.random.RandomState) -> tuple[Lots, Lots]:
-    """Each client's ``(train, test)``, as scikit-learn's ``train_test_split(train_size=1 - test_fraction)`` cuts them."""
+    """Each client's ``(train, test)`` as scikit-learn's ``train_test_split(train_size=1 - test_fraction)`` has it."""
     train, test = [], []
     for lot in lots:
         order = state.permutation(len(lot))
