@@ -1,0 +1,83 @@
+"""Random changes of training images, on tensors; what happens to a sample depends on its own key only.
+
+So a sample is changed alike whether its batch is taken for one client or for many at once, on any device.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from pfl_fast import ops
+
+KINDS = ("none", "flip", "flip-rotate", "crop-flip")
+DEGREES = 30.0  # largest rotation either way
+PADDING = 4  # pixels a crop may leave the image by, on every side
+
+
+def augment(kind: str, x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
+    """Changes every image by draws from its key.
+
+    ``"flip"`` mirrors half of the images left to right, ``"flip-rotate"`` also turns each by an angle uniform in
+    [-30, 30] degrees (bilinear), ``"crop-flip"`` moves each by up to 4 pixels both ways and mirrors half of them. What
+    comes in from outside is black.
+
+    Args:
+        kind: one of ``KINDS``.
+        x: ``[*batch, C, H, W]`` floating.
+        keys: ``[*batch]`` int64.
+        black: ``[C]``, the value of a black pixel.
+
+    Returns:
+        A tensor like ``x``, in its memory format.
+    """
+    if kind == "none":
+        return x
+    images = x.flatten(0, -4)
+    draws = ops.philox_uniform(keys.flatten(), [3])  # flip, then angle, or rows and columns
+    columns_first = draws[:, 0] < 0.5
+    if kind == "crop-flip":
+        moves = (draws[:, 1:] * (2 * PADDING + 1)).long() - PADDING
+        result = _moved(images, moves[:, 0], moves[:, 1], columns_first, black)
+    else:
+        result = torch.where(columns_first[:, None, None, None], images.flip(-1), images)
+        if kind == "flip-rotate":
+            result = _rotated(result, (2 * draws[:, 1].double() - 1) * math.radians(DEGREES), black)
+    channels_last = x.stride(-3) == 1 and x.shape[-3] > 1
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return result.to(x.dtype).contiguous(memory_format=layout).view(x.shape)
+
+
+def _moved(images: Tensor, down: Tensor, right: Tensor, flip: Tensor, black: Tensor) -> Tensor:
+    count, channels, height, width = images.shape
+    rows = torch.arange(height, device=images.device) + down[:, None]
+    columns = torch.arange(width, device=images.device) + right[:, None]
+    columns = torch.where(flip[:, None], columns.flip(1), columns)
+    picked = images[
+        torch.arange(count, device=images.device)[:, None, None, None],
+        torch.arange(channels, device=images.device)[:, None, None],
+        rows.clamp(0, height - 1)[:, None, :, None],
+        columns.clamp(0, width - 1)[:, None, None, :],
+    ]
+    inside = _within(rows, height)[:, None, :, None] & _within(columns, width)[:, None, None, :]
+    return torch.where(inside, picked, black[:, None, None].to(picked.dtype))
+
+
+def _within(index: Tensor, size: int) -> Tensor:
+    return (index >= 0) & (index < size)
+
+
+def _rotated(images: Tensor, angle: Tensor, black: Tensor) -> Tensor:
+    """Counter-clockwise by ``angle`` [n] around the middle."""
+    height, width = images.shape[-2:]
+    # Sine and cosine in float64, rounded once: vectorised and scalar float32 versions differ in the last bit.
+    cos, sin = (f(angle).float()[:, None, None] for f in (torch.cos, torch.sin))
+    y = (torch.arange(height, device=images.device) - (height - 1) / 2)[:, None]
+    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    grid = torch.stack([(cos * x - sin * y) * (2 / width), (sin * x + cos * y) * (2 / height)], -1)
+    # Outside the image grid_sample finds zeros: shift black there.
+    shift = black.float()[:, None, None]
+    return F.grid_sample(images.float() - shift, grid, align_corners=False).add_(shift)

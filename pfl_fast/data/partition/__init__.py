@@ -1,0 +1,6 @@
+"""Partitions of a data set over clients: rules, train/test splits, and a record that is saved with a hash."""
+
+from pfl_fast.data.partition.make import KINDS, make_partition
+from pfl_fast.data.partition.record import SPLITS, Partition
+
+__all__ = ["KINDS", "SPLITS", "Partition", "make_partition"]

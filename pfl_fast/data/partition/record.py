@@ -1,0 +1,123 @@
+"""A partition as an object: which client has which samples, how it came about, and its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pfl_fast.errors import DataError
+from pfl_fast.randomness import key, permutation
+
+SPLITS = ("train", "test", "validation")
+Indices = tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Every client's samples, as indices into a :class:`~pfl_fast.data.dataset.Dataset`.
+
+    Attributes:
+        kind: the rule, for example ``"dirichlet"``.
+        settings: everything it depends on, as it can be written to JSON.
+        train: one int64 array per client.
+        test: likewise.
+        validation: likewise, often empty arrays.
+    """
+
+    kind: str
+    settings: dict[str, Any]
+    train: Indices
+    test: Indices
+    validation: Indices
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.train)
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits that differ whenever an index or a setting does."""
+        digest = hashlib.sha256(json.dumps([self.kind, self.settings], sort_keys=True).encode())
+        for split in SPLITS:
+            for index in getattr(self, split):
+                digest.update(f"{split} {len(index)}\n".encode())
+                digest.update(np.ascontiguousarray(index, dtype="<i8").tobytes())
+        return digest.hexdigest()[:16]
+
+    def draw(self, clients: int, seed: int) -> Partition:
+        """``clients`` of these clients, drawn at random without replacement, in their old order."""
+        if not 1 <= clients <= self.clients:
+            raise DataError(f"cannot draw {clients} of {self.clients} clients; draw between 1 and {self.clients}")
+        chosen = np.sort(permutation(key(seed, "draw"), self.clients)[:clients]).tolist()
+        train, test, validation = (tuple(getattr(self, split)[client] for client in chosen) for split in SPLITS)
+        return Partition(self.kind, {**self.settings, "draw": clients, "draw_seed": seed}, train, test, validation)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``partition.json`` and ``indices.npy``; the JSON file comes last and makes it valid."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = {split: getattr(self, split) for split in SPLITS}
+        flat = np.concatenate([np.zeros(0, dtype=np.int64), *(index for part in parts.values() for index in part)])
+        np.save(folder / "indices.npy", flat, allow_pickle=False)
+        sizes = {split: [len(index) for index in part] for split, part in parts.items()}
+        about = {"format": 1, "kind": self.kind, "settings": self.settings, "hash": self.hash, "sizes": sizes}
+        unfinished = folder / "partition.json.part"
+        unfinished.write_text(json.dumps(about, indent=1) + "\n")
+        unfinished.replace(folder / "partition.json")
+
+    @staticmethod
+    def load(folder: str | Path) -> Partition:
+        """Reads what :meth:`save` wrote; refuses what is incomplete or was changed."""
+        folder = Path(folder)
+        about = _read_json(folder / "partition.json")
+        flat = _read_indices(folder / "indices.npy")
+        try:
+            sizes = [[int(size) for size in about["sizes"][split]] for split in SPLITS]
+            kind, settings, expected = str(about["kind"]), dict(about["settings"]), str(about["hash"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise _broken(folder / "partition.json", f"it lacks or garbles {error}") from error
+        flat_sizes = [size for part in sizes for size in part]
+        if len({len(part) for part in sizes}) != 1 or min(flat_sizes, default=0) < 0 or sum(flat_sizes) != len(flat):
+            raise _broken(folder, f"partition.json describes {sum(flat_sizes)} indices, indices.npy has {len(flat)}")
+        pieces = iter(np.split(flat, np.cumsum(flat_sizes)[:-1]) if flat_sizes else [])
+        train, test, validation = (tuple(next(pieces) for _ in part) for part in sizes)
+        result = Partition(kind, settings, train, test, validation)
+        if result.hash != expected:
+            raise _broken(folder, f"its hash is {result.hash}, but {expected} was written")
+        return result
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise DataError(
+            f"{file.parent} holds no partition: there is no {file.name}; make one with Partition.save"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _broken(file, str(error)) from error
+    if not isinstance(about, dict) or about.get("format") != 1:
+        raise _broken(file, "it is not a partition of format 1")
+    return about
+
+
+def _read_indices(file: Path) -> NDArray[np.int64]:
+    try:
+        flat = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _broken(file, str(error)) from error
+    if not isinstance(flat, np.ndarray) or flat.dtype != np.int64 or flat.ndim != 1 or (len(flat) and flat.min() < 0):
+        raise _broken(file, "it does not hold one row of indices")
+    return flat
+
+
+def _broken(file: Path, what: str) -> DataError:
+    return DataError(f"{file}: the saved partition cannot be used, {what}; make it again")

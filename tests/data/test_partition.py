@@ -1,0 +1,338 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfl_fast.data.partition import KINDS, Partition, make_partition
+from pfl_fast.errors import ConfigError, DataError, PflFastError
+from tests.data.samples import cifar100_like, labelled
+
+
+def three_domains(sizes=(30, 11, 17), test_every=4):
+    domain = np.repeat(np.arange(len(sizes)), sizes)
+    y = np.arange(len(domain)) % 5
+    test = np.arange(len(domain)) % test_every == 0
+    return labelled(y, test=test, domain=domain, domains=("photo", "sketch", "art")[: len(sizes)])
+
+
+def all_indices(partition):
+    return np.concatenate([*partition.train, *partition.test, *partition.validation])
+
+
+def assert_disjoint(partition, shared_tests=False):
+    used = np.concatenate([*partition.train, *partition.validation])
+    assert len(np.unique(used)) == len(used)
+    tests = np.concatenate(partition.test)
+    if shared_tests:
+        assert all(len(np.unique(test)) == len(test) for test in partition.test)
+    else:
+        assert len(np.unique(tests)) == len(tests)
+    assert not set(used.tolist()) & set(tests.tolist())
+
+
+@st.composite
+def problems(draw):
+    classes = draw(st.integers(1, 7))
+    y = draw(st.lists(st.integers(0, classes - 1), min_size=1, max_size=150))
+    return {
+        "dataset": labelled(y, test=np.arange(len(y)) % draw(st.integers(2, 9)) == 0),
+        "kind": draw(st.sampled_from(["iid", "dirichlet", "pathological"])),
+        "clients": draw(st.integers(1, 13)),
+        "seed": draw(st.integers(0, 99)),
+        "beta": draw(st.sampled_from([1e-4, 0.01, 0.1, 1.0, 100.0])),
+        "classes_per_client": draw(st.integers(1, 4)),
+        "per_client": draw(st.sampled_from([None, 1, 5])),
+        "validation": draw(st.sampled_from([0.0, 0.2, 0.9])),
+        "test": draw(st.sampled_from(["split", "official"])),
+        "test_fraction": draw(st.sampled_from([0.0, 0.25, 0.5])),
+        "legacy": draw(st.sampled_from([False, False, False, True])),
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems())
+def test_every_sample_is_used_at_most_once_or_the_request_is_refused(problem):
+    try:
+        made = make_partition(**problem)
+    except PflFastError:
+        return
+    assert made.clients == problem["clients"]
+    assert_disjoint(made)
+    assert min(map(len, made.train)) >= 1
+    used = all_indices(made)
+    assert used.dtype == np.int64
+    assert used.max() < len(problem["dataset"])
+    if problem["per_client"]:
+        assert max(map(len, made.train)) <= problem["per_client"]
+    if problem["test"] == "official":
+        assert not problem["dataset"].test[np.concatenate(made.train)].any()
+        assert problem["dataset"].test[np.concatenate(made.test)].all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(2, 9), st.sampled_from([1e-4, 0.01, 0.1, 1.0]), st.integers(0, 99))
+def test_dirichlet_succeeds_whenever_the_samples_suffice(clients, each, beta, seed):
+    y = np.arange(clients * each) % 3
+    made = make_partition(labelled(y), "dirichlet", clients=clients, beta=beta, seed=seed, least=each)
+    assert [len(a) + len(b) for a, b in zip(made.train, made.test, strict=True)] == [each] * clients
+    assert_disjoint(made)
+
+
+def test_the_impossible_is_refused_with_the_arithmetic():
+    dataset = labelled(np.arange(10_000) % 10)
+    with pytest.raises(DataError, match=r"500 x 40 = 20000 samples, but there are 10000; take at most 250 clients"):
+        make_partition(dataset, "dirichlet", clients=500, seed=0, least=40)
+    with pytest.raises(DataError, match="11 x 1 = 11 samples, but there are 10"):
+        make_partition(labelled([0] * 10), "dirichlet", clients=11, seed=1, legacy=True)
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "pathological"])
+def test_the_seed_decides(kind):
+    dataset = labelled(np.arange(600) % 10)
+    first, again, other = (make_partition(dataset, kind, clients=7, seed=seed) for seed in (3, 3, 4))
+    assert first.hash == again.hash
+    assert not np.array_equal(all_indices(first), all_indices(other))
+
+
+def test_small_betas_are_more_skewed():
+    y = np.arange(5000) % 10
+    shares = []
+    for beta in (0.05, 100.0):
+        made = make_partition(labelled(y), "dirichlet", clients=10, beta=beta, seed=0)
+        counts = np.stack([np.bincount(y[index], minlength=10) for index in made.train])
+        shares.append((counts.max(1) / counts.sum(1)).mean())
+    assert shares[0] > 0.4
+    assert shares[1] < 0.2
+
+
+@pytest.mark.parametrize(("clients", "classes", "per_client"), [(20, 10, 2), (20, 100, 10), (7, 5, 3), (3, 4, 3)])
+def test_pathological_clients_have_their_number_of_classes(clients, classes, per_client):
+    y = np.arange(60 * classes) % classes
+    made = make_partition(labelled(y), "pathological", clients=clients, classes_per_client=per_client, seed=5)
+    owned = [np.unique(y[np.concatenate(both)]) for both in zip(made.train, made.test, strict=True)]
+    assert {len(own) for own in owned} == {per_client}
+    assert len(all_indices(made)) == len(y), "every class has a client"
+
+
+def test_iid_sizes_differ_by_at_most_one():
+    made = make_partition(labelled(np.arange(101) % 3), "iid", clients=7, seed=0, test_fraction=0.0)
+    assert sorted({len(index) for index in made.train}) == [14, 15]
+
+
+def test_a_quarter_is_for_testing_and_validation_comes_out_of_training():
+    made = make_partition(labelled(np.zeros(400)), "iid", clients=4, seed=0, validation=0.2)
+    assert [len(made.train[0]), len(made.test[0]), len(made.validation[0])] == [60, 25, 15]
+
+
+def test_official_tests_follow_the_training_classes():
+    y = np.arange(2000) % 10
+    dataset = labelled(y, test=np.arange(2000) >= 1500)
+    made = make_partition(dataset, "dirichlet", clients=6, seed=0, test="official")
+    assert sum(map(len, made.test)) == 500
+    for train, test in zip(made.train, made.test, strict=True):
+        expected = np.bincount(y[train], minlength=10) / 150 * 50
+        assert np.abs(np.bincount(y[test], minlength=10) - expected).max() <= 1
+
+
+def test_a_client_too_small_for_a_share_still_gets_one_official_test():
+    dataset = labelled([0] * 103, test=[False] * 100 + [True] * 3)
+    made = make_partition(dataset, "dirichlet", clients=3, beta=0.01, least=1, seed=2, test="official")
+    assert [len(test) for test in made.test] == [1, 1, 1]
+
+
+def test_domain_per_client_is_the_official_parts_in_order():
+    dataset = three_domains()
+    made = make_partition(dataset, "domain", per_client=9)
+    for number in range(3):
+        here = dataset.domain == number
+        np.testing.assert_array_equal(made.train[number], np.flatnonzero(here & ~dataset.test)[:9])
+        np.testing.assert_array_equal(made.test[number], np.flatnonzero(here & dataset.test))
+
+
+def test_domains_are_split_into_equal_parts_that_share_their_test_set():
+    dataset = three_domains(sizes=(31, 31, 31))
+    made = make_partition(dataset, "domain-split", clients=9, seed=0)
+    assert_disjoint(made, shared_tests=True)
+    for client in range(9):
+        domain = client // 3
+        assert set(dataset.domain[made.train[client]]) == {domain}
+        np.testing.assert_array_equal(made.test[client], np.flatnonzero((dataset.domain == domain) & dataset.test))
+    assert max(map(len, made.train)) - min(map(len, made.train)) <= 1
+
+
+def test_domains_without_an_official_test_part_are_cut_first():
+    dataset = three_domains(test_every=1000)
+    dataset.test[:] = False
+    made = make_partition(dataset, "domain-split", clients=6, seed=0, test_fraction=0.2)
+    assert_disjoint(made, shared_tests=True)
+    assert [len(test) for test in made.test] == [6, 6, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize(("clients", "cuts"), [(5, "equal"), (10, "equal"), (15, "equal"), (10, "random")])
+def test_superclass_clients_have_one_subclass_of_each(clients, cuts):
+    dataset = cifar100_like()
+    made = make_partition(dataset, "superclass", clients=clients, seed=1, cuts=cuts)
+    assert_disjoint(made, shared_tests=True)
+    assert sum(map(len, made.train)) == 600
+    fine, coarse = dataset.labels["fine"], dataset.labels["coarse"]
+    for train, test in zip(made.train, made.test, strict=True):
+        own = np.unique(fine[train])
+        assert len(own) == 20
+        np.testing.assert_array_equal(np.unique(coarse[train]), np.arange(20))
+        np.testing.assert_array_equal(test, np.flatnonzero(np.isin(fine, own) & dataset.test))
+    for block in range(clients // 5):
+        assert len(np.unique(fine[np.concatenate(made.train[5 * block : 5 * block + 5])])) == 100
+    sizes = {len(train) for train in made.train}
+    assert len(sizes) == 1 if cuts == "equal" else len(sizes) > 1
+
+
+def test_superclass_sizes_of_cifar100(real_data):
+    with np.load(real_data / "labels.npz") as file:
+        fine, coarse = (
+            np.concatenate([file[f"{name}_train"], file[f"{name}_test"]]) for name in ("cifar100", "cifar100_coarse")
+        )
+    dataset = labelled(coarse, test=np.arange(60000) >= 50000, labels={"fine": fine, "coarse": coarse})
+    for clients, sizes in ((5, {10000}), (10, {5000}), (15, {3333, 3334}), (20, {2500})):
+        made = make_partition(dataset, "superclass", clients=clients, seed=0)
+        assert {len(train) for train in made.train} == sizes
+        assert {len(test) for test in made.test} == {2000}
+
+
+def test_natural_clients_stay_as_they_came():
+    natural = ((np.array([0, 1, 2]), np.array([3])), (np.array([4, 5]), np.array([6])))
+    dataset = labelled(np.arange(7) % 2, natural=natural)
+    made = make_partition(dataset, "natural")
+    assert [index.tolist() for index in (*made.train, *made.test)] == [[0, 1, 2], [4, 5], [3], [6]]
+    again = make_partition(dataset, "natural", test="split", test_fraction=0.5)
+    assert sorted(np.concatenate([again.train[0], again.test[0]]).tolist()) == [0, 1, 2, 3]
+
+
+def test_drawing_clients_keeps_them_whole():
+    dataset = labelled(np.arange(1000) % 10)
+    all_50 = make_partition(dataset, "iid", clients=50, seed=2)
+    some = make_partition(dataset, "iid", clients=50, seed=2, draw=7)
+    whole = {tuple(train): tuple(test) for train, test in zip(all_50.train, all_50.test, strict=True)}
+    assert some.clients == 7
+    assert all(whole[tuple(train)] == tuple(test) for train, test in zip(some.train, some.test, strict=True))
+    assert some.hash != all_50.hash
+    with pytest.raises(DataError, match="cannot draw 51 of 50"):
+        all_50.draw(51, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "dirchlet"}, "did you mean 'dirichlet'"),
+        ({"test": "offical"}, "did you mean 'official'"),
+        ({"clients": 0}, "clients must be at least 1, not 0"),
+        ({"beta": 0.0}, "beta must be positive"),
+        ({"beta": float("nan")}, "beta must be positive"),
+        ({"validation": 1.0}, "validation must be in"),
+        ({"test_fraction": 1.0}, "test_fraction must be in"),
+        ({"per_client": 0}, "per_client must be at least 1"),
+        ({"cuts": "even"}, "cuts must be 'equal' or 'random'"),
+        ({"kind": "iid", "legacy": True}, "legacy is defined for"),
+        ({"kind": "domain"}, "has no domains"),
+        ({"kind": "natural"}, "was not imported"),
+        ({"kind": "superclass"}, "'fine' and 'coarse'"),
+        ({"test": "official"}, "no official test part"),
+        ({"kind": "pathological", "classes_per_client": 11}, "only 10 classes"),
+    ],
+)
+def test_mistakes_are_named(changes, message):
+    with pytest.raises((ConfigError, DataError), match=message):
+        make_partition(labelled(np.arange(100) % 10), **{"kind": "dirichlet", "clients": 4, "seed": 0} | changes)
+
+
+def test_wrong_numbers_of_clients_are_named():
+    with pytest.raises(DataError, match="multiple of the 3 domains, not 4"):
+        make_partition(three_domains(), "domain-split", clients=4)
+    with pytest.raises(DataError, match="has 3 clients, not 4; to get fewer, set draw"):
+        make_partition(three_domains(), "domain", clients=4)
+    with pytest.raises(DataError, match="need a multiple of 5 clients, not 7"):
+        make_partition(cifar100_like(), "superclass", clients=7)
+
+
+def test_every_kind_has_a_default_number_of_clients():
+    natural = ((np.arange(30), np.arange(30, 40)),)
+    base = cifar100_like()
+    dataset = labelled(
+        base.y, test=base.test, labels=base.labels, natural=natural, domain=np.arange(800) % 3, domains=("a", "b", "c")
+    )
+    counts = [make_partition(dataset, kind).clients for kind in KINDS]
+    assert counts == [20, 20, 20, 3, 6, 20, 1]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    made = make_partition(labelled(np.arange(200) % 10), "dirichlet", clients=5, seed=0, validation=0.1)
+    made.save(tmp_path / "saved")
+    return made, tmp_path / "saved"
+
+
+def test_what_was_saved_is_loaded(saved):
+    made, folder = saved
+    loaded = Partition.load(folder)
+    assert (loaded.kind, loaded.settings, loaded.hash) == (made.kind, made.settings, made.hash)
+    for split in ("train", "test", "validation"):
+        for ours, theirs in zip(getattr(made, split), getattr(loaded, split), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert sorted(file.name for file in folder.iterdir()) == ["indices.npy", "partition.json"]
+
+
+def test_the_hash_notices_every_change(saved):
+    made, _ = saved
+    moved = Partition(made.kind, made.settings, made.train[::-1], made.test, made.validation)
+    renamed = Partition(made.kind, {**made.settings, "seed": 1}, made.train, made.test, made.validation)
+    shifted = Partition(
+        made.kind, made.settings, (made.train[0][:-1], np.append(made.train[0][-1:], made.train[1]), *made.train[2:]),
+        made.test, made.validation,
+    )  # fmt: skip
+    assert len({made.hash, moved.hash, renamed.hash, shifted.hash}) == 4
+
+
+def swap_indices(folder):
+    flat = np.load(folder / "indices.npy")
+    flat[[0, 1]] = flat[[1, 0]]
+    np.save(folder / "indices.npy", flat)
+
+
+DAMAGE = {
+    "an index changed": (swap_indices, "its hash is"),
+    "a setting changed": (lambda f: edit(f, '"seed": 0', '"seed": 1'), "its hash is"),
+    "the indices cut off": (lambda f: (f / "indices.npy").write_bytes((f / "indices.npy").read_bytes()[:-100]), "npy"),
+    "the indices gone": (lambda f: (f / "indices.npy").unlink(), "indices.npy"),
+    "fewer indices": (lambda f: np.save(f / "indices.npy", np.load(f / "indices.npy")[:-1]), "has 199"),
+    "other numbers": (lambda f: np.save(f / "indices.npy", np.zeros(200)), "one row of indices"),
+    "negative indices": (lambda f: np.save(f / "indices.npy", np.full(200, -1)), "one row of indices"),
+    "the JSON cut off": (lambda f: (f / "partition.json").write_text('{"format": 1, "ki'), "partition.json"),
+    "no sizes": (lambda f: edit(f, '"sizes"', '"seizes"'), "sizes"),
+    "another format": (lambda f: edit(f, '"format": 1', '"format": 2'), "format 1"),
+    "nothing there": (lambda f: (f / "partition.json").unlink(), "holds no partition"),
+}
+
+
+def edit(folder, old, new):
+    file = folder / "partition.json"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_noticed(saved, damage):
+    harm, message = DAMAGE[damage]
+    harm(saved[1])
+    with pytest.raises(DataError, match=message):
+        Partition.load(saved[1])
+
+
+def test_awkward_sizes():
+    for samples, clients in itertools.product((1, 2, 3), (1, 2)):
+        try:
+            made = make_partition(labelled([0] * samples), "dirichlet", clients=clients, test_fraction=0.0)
+        except DataError:
+            assert samples < clients
+            continue
+        assert len(all_indices(made)) == samples
