@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +11,8 @@ from torch import nn
 from pfl_fast.errors import ConfigError
 from pfl_fast.models.base import Backbone, cut_head
 from pfl_fast.models.options import expect_bool
+
+_Layer = TypeVar("_Layer", bound=nn.Module)
 
 
 def from_torchvision(
@@ -35,12 +37,12 @@ def from_torchvision(
     models = import_models(name)
     if pretrained:
         model = _download(name, models, function)
-        _replace(model, head, nn.Linear(model.get_submodule(head).in_features, classes))
+        _replace(model, head, nn.Linear(_layer(model, head, nn.Linear).in_features, classes))
     else:
         model = getattr(models, function)(num_classes=classes)
     if channels != 3:
-        _replace(model, stem, _stem(model.get_submodule(stem), channels))
-    return cut_head(model, head, model.get_submodule(head).in_features)
+        _replace(model, stem, _stem(_layer(model, stem, nn.Conv2d), channels))
+    return cut_head(model, head, _layer(model, head, nn.Linear).in_features)
 
 
 def import_models(name: str) -> Any:
@@ -67,20 +69,19 @@ def _download(name: str, models: Any, function: str) -> nn.Module:
     return model
 
 
+def _layer(model: nn.Module, path: str, kind: type[_Layer]) -> _Layer:
+    layer = model.get_submodule(path)
+    assert isinstance(layer, kind)
+    return layer
+
+
 def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, new)
 
 
-def _stem(old: nn.Module, channels: int) -> nn.Conv2d:
-    assert isinstance(old, nn.Conv2d)
-    new = nn.Conv2d(
-        channels,
-        old.out_channels,
-        old.kernel_size,  # type: ignore[arg-type]
-        old.stride,  # type: ignore[arg-type]
-        old.padding,  # type: ignore[arg-type]
-        bias=old.bias is not None,
-    )
+def _stem(old: nn.Conv2d, channels: int) -> nn.Conv2d:
+    (kernel, _), (stride, _), padding = old.kernel_size, old.stride, int(old.padding[0])
+    new = nn.Conv2d(channels, old.out_channels, kernel, stride, padding, bias=False)
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
     return new

@@ -135,7 +135,9 @@ def default_model(dataset_name: str, kind: str, input_shape: tuple[int, ...]) ->
 def _misfit(entry: ModelEntry, input_shape: tuple[int, ...], vocabulary: int) -> str:
     """What is wrong with this input for this model, if anything."""
     shape = "x".join(map(str, input_shape))
-    if vocabulary and (entry.takes != "text" or len(input_shape) != 1):
+    if vocabulary and entry.takes == "text" and len(input_shape) != 1:
+        return f"takes one sequence of tokens per sample, but the input is {shape}"
+    if vocabulary and entry.takes != "text":
         return f"takes {entry.takes}, but the input is text ({shape} tokens, vocabulary {vocabulary})"
     if not vocabulary and entry.takes == "text":
         return f"takes text (tokens and a vocabulary), but the input is {shape} without a vocabulary"

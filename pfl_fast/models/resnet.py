@@ -7,7 +7,7 @@ from pfl_fast.models.from_torchvision import from_torchvision
 
 
 def resnet18(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
-    """torchvision's ResNet-18; the head is its ``fc``, K = 512.
+    """Torchvision's ResNet-18; the head is its ``fc``, K = 512.
 
     Args:
         input_shape: ``(c, h, w)``.

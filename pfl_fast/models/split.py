@@ -37,7 +37,7 @@ def split(model: nn.Module, head: str, *, example_input: Tensor) -> Backbone:
     expected = _run(model.eval(), example_input, f"model {name} cannot take an input of shape")
     try:
         backbone = cut_head(model, head, feature_width=0).eval()
-    except ValueError as error:
+    except TypeError as error:
         raise ConfigError(f"model {name}: {error}") from error
     features = _run(backbone.extractor, example_input, f"model {name} without its head {head!r} cannot take")
     if features.dim() != 2 or len(features) != len(example_input):

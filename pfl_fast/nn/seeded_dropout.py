@@ -1,7 +1,6 @@
 """Dropout whose noise is a pure function of a seed: clients looped, threaded or stacked drop the same values.
 
-keep = philox_uniform(seed ^ hash(salt)) >= p
-y = keep * x / (1 - p)        in training; y = x otherwise
+In training ``y = keep * x / (1 - p)`` with ``keep = philox_uniform(seed ^ hash(salt)) >= p``, otherwise ``y = x``.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def replace_dropout(module: nn.Module) -> nn.Module:
     place; what is returned is the module, or its replacement if it is such a layer itself.
 
     Raises:
-        ValueError: for ``nn.AlphaDropout`` and ``nn.FeatureAlphaDropout``.
+        TypeError: for ``nn.AlphaDropout`` and ``nn.FeatureAlphaDropout``.
 
     >>> replace_dropout(nn.Sequential(nn.Dropout(0.1), nn.Dropout2d(0.2)))
     Sequential(
@@ -114,7 +113,7 @@ def seed_dropout(module: nn.Module, seed: int) -> None:
 def _arguments(layer: nn.Module) -> dict[str, Any] | None:
     """What makes a SeededDropout do as ``layer`` does; None if that is no dropout."""
     if isinstance(layer, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
-        raise ValueError(f"replace_dropout: no seeded form of {type(layer).__name__}; use nn.Dropout instead")
+        raise TypeError(f"replace_dropout: no seeded form of {type(layer).__name__}; use nn.Dropout instead")
     if isinstance(layer, _DropoutNd):
         return {"p": layer.p, "noise_dims": None if isinstance(layer, nn.Dropout) else 2}
     # A module can only be one of torchvision's if somebody has imported it.
