@@ -1,4 +1,4 @@
-"""Options as frozen dataclasses: each field knows its default, what it does and what it may be, and says so in errors."""
+"""Options as frozen dataclasses: each field knows its default, what it does and what it may be."""
 
 from __future__ import annotations
 

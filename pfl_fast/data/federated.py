@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,19 +25,54 @@ from pfl_fast.randomness import bits, key, permutation
 CHUNK_BYTES = 1 << 20
 
 
-class Batch(NamedTuple):
-    """One client's samples: ``x [B, ...]`` and ``y [B]`` int64."""
+class Samples(NamedTuple):
+    """Samples ``x [*batch, ...]`` with their labels ``y [*batch]`` int64."""
 
     x: Tensor
     y: Tensor
 
 
+class Step(NamedTuple):
+    """One client's batch: ``x [B, ...]``, ``y [B]``, and ``place [B]``, where in the client's list the samples are."""
+
+    x: Tensor
+    y: Tensor
+    place: Tensor
+
+
 class Group(NamedTuple):
-    """Clients that have equally many samples at a step: ``x [C, B, ...]``, ``y [C, B]``, and their places."""
+    """Clients with equally many samples at a step: their ``rows``, ``x [C, B, ...]``, ``y`` and ``place [C, B]``."""
 
     rows: slice
     x: Tensor
     y: Tensor
+    place: Tensor
+
+
+class Visits(NamedTuple):
+    """Samples in the order of an epoch: index in the data set, place in the client's list, key of the augmentation."""
+
+    sample: Tensor
+    place: Tensor
+    keys: Tensor | None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Visits:
+        """The function of all three."""
+        return Visits(function(self.sample), function(self.place), None if self.keys is None else function(self.keys))
+
+    def cut(self, begin: int, end: int) -> Visits:
+        """Those from ``begin`` to ``end`` of the first dimension."""
+        return self.map(lambda values: values[begin:end])
+
+    def fold(self, *shape: int) -> Visits:
+        """In another shape."""
+        return self.map(lambda values: values.view(shape))
+
+
+def _stack(visits: Sequence[Visits]) -> Visits:
+    keys = [v.keys for v in visits if v.keys is not None]
+    sample, place = (torch.stack(values) for values in ([v.sample for v in visits], [v.place for v in visits]))
+    return Visits(sample, place, torch.stack(keys) if keys else None)
 
 
 class FederatedData:
@@ -109,9 +145,30 @@ class FederatedData:
         return self._sizes("validation")
 
     @property
+    def augments(self) -> bool:
+        """Whether training samples change from epoch to epoch."""
+        return self.augment != "none"
+
+    @property
+    def tests(self) -> list[str]:
+        """The splits that clients are tested on."""
+        return ["test"] + (["validation"] if self.validation_sizes.any() else [])
+
+    @property
     def bytes(self) -> int:
         """Size of the arrays of samples and labels."""
         return self._x.nbytes + self._y.nbytes
+
+    def to(self, device: torch.device) -> FederatedData:
+        """The same on another device; arrays that are there already are shared."""
+        if device == self.device:
+            return self
+        other = copy(self)
+        other.device = device
+        moved = (self._x, self._y, self._mean, self._std, self._black)
+        other._x, other._y, other._mean, other._std, other._black = (t.to(device) for t in moved)
+        other._indices = {split: [i.to(device) for i in lists] for split, lists in self._indices.items()}
+        return other
 
     def steps(self, client: int) -> int:
         """Batches in each of the client's epochs."""
@@ -125,35 +182,37 @@ class FederatedData:
         """Samples of all clients, each once and sorted: clients may share tests."""
         return torch.unique(torch.cat(self._lists(split)))
 
+    def places(self, client: int, round: int, epoch: int) -> Tensor:
+        """``[n]``, the places in the client's list of training samples that this epoch visits, in turn."""
+        count = len(self._indices["train"][client])
+        if not self.shuffle:
+            return torch.arange(count, device=self.device)
+        return torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), count)).to(self.device)
+
     def order(self, client: int, round: int, epoch: int) -> Tensor:
         """``[n]``, the client's training samples in the order of this epoch: a function of the seed and arguments."""
-        index = self._indices["train"][client]
-        if not self.shuffle:
-            return index
-        places = permutation(key(self.seed, "order", client, round, epoch), len(index))
-        return index[torch.from_numpy(places).to(self.device)]
+        order: Tensor = self._indices["train"][client][self.places(client, round, epoch)]
+        return order
 
     def augment_keys(self, client: int, round: int, epoch: int) -> Tensor | None:
         """``[n]``, what decides the augmentation of each sample in :meth:`order`; None without augmentation."""
-        if self.augment == "none":
+        if not self.augments:
             return None
         draws = bits(key(self.seed, "augment", client, round, epoch), len(self._indices["train"][client]))
         return torch.from_numpy((draws >> np.uint64(1)).astype(np.int64)).to(self.device)
 
-    def take(self, index: Tensor, augment_key: Tensor | None = None) -> Batch:
+    def take(self, index: Tensor, augment_key: Tensor | None = None) -> Samples:
         """Samples ``[*batch]`` of the data set as ``x [*batch, ...]`` (text int64) and ``y [*batch]``."""
-        return Batch(self._take_x(index, augment_key), self._y[index])
+        return Samples(self._take_x(index, augment_key), self._y[index])
 
-    def batches(self, client: int, round: int, epoch: int) -> Iterator[Batch]:
+    def batches(self, client: int, round: int, epoch: int) -> Iterator[Step]:
         """One epoch of one client."""
-        order, keys = self.order(client, round, epoch), self.augment_keys(client, round, epoch)
+        visits = self._visits(client, round, epoch)
         full = int(self._full[client]) * self.batch_size
-        index = order[:full].view(-1, self.batch_size)
-        for x, y in self._chunks(index, None if keys is None else keys[:full].view(-1, self.batch_size)):
-            yield Batch(x, y)
+        for x, y, place in self._chunks(visits.cut(0, full).fold(-1, self.batch_size)):
+            yield Step(x, y, place)
         if rest := int(self._rest[client]):
-            last = slice(full, full + rest)
-            yield self.take(order[last], None if keys is None else keys[last])
+            yield Step(*self._taken(visits.cut(full, full + rest)))
 
     def stack_order(self, clients: Sequence[int]) -> list[int]:
         """The clients as :meth:`stacked` has them: most batches first, then the larger last batch."""
@@ -166,23 +225,25 @@ class FederatedData:
         first all with a full batch, then a group for each size of smaller last batches.
         """
         ranked = self.stack_order(clients)
-        orders = [self.order(client, round, epoch) for client in ranked]
-        keys = [self.augment_keys(client, round, epoch) for client in ranked]
+        visits = [self._visits(client, round, epoch) for client in ranked]
         full = self._full[ranked]
         for begin, end in pairwise([*sorted({0, *full.tolist()}), None]):
-            extra = self._last_groups(ranked, orders, keys, begin)
+            extra = self._last_groups(ranked, visits, begin)
             if end is None:
                 if extra:
                     yield extra
                 return
             active = int((full > begin).sum())
-            for x, y in self._chunks(
-                self._blocks(orders[:active], begin, end), self._blocks(keys[:active], begin, end)
-            ):
-                yield [Group(slice(0, active), x, y), *extra]
+            rows = [v.cut(begin * self.batch_size, end * self.batch_size) for v in visits[:active]]
+            # [clients, steps, batch] -> [steps, clients, batch]
+            steps = (
+                _stack(rows).fold(active, end - begin, self.batch_size).map(lambda t: t.transpose(0, 1).contiguous())
+            )
+            for x, y, place in self._chunks(steps):
+                yield [Group(slice(0, active), x, y, place), *extra]
                 extra = []
 
-    def evaluation(self, split: str, client: int | None = None, batch_size: int = 1000) -> Iterator[Batch]:
+    def evaluation(self, split: str, client: int | None = None, batch_size: int = 1000) -> Iterator[Samples]:
         """A client's samples (or all clients', see :meth:`union`) in their order, without augmentation."""
         samples = self.union(split) if client is None else self.indices(split, client)
         for index in samples.split(batch_size):
@@ -205,38 +266,33 @@ class FederatedData:
             return x if keys is None else augmentation.augment(self.augment, x, keys, self._black)
         return self._x[index].to(torch.int64 if self.dataset.kind == "text" else self.dtype)
 
-    def _chunks(self, index: Tensor, keys: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The steps of ``index [steps, *batch]`` one by one, taken many at once."""
-        if len(index) == 0:
+    def _visits(self, client: int, round: int, epoch: int) -> Visits:
+        place = self.places(client, round, epoch)
+        return Visits(self._indices["train"][client][place], place, self.augment_keys(client, round, epoch))
+
+    def _taken(self, visits: Visits) -> tuple[Tensor, Tensor, Tensor]:
+        return (*self.take(visits.sample, visits.keys), visits.place)
+
+    def _chunks(self, steps: Visits) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The steps of ``[steps, *batch]`` visits one by one, taken many at once."""
+        if len(steps.sample) == 0:
             return
-        step = max(1, CHUNK_BYTES // (index[0].numel() * self._x[0].numel() * self.dtype.itemsize))
-        labels = self._y[index].unbind()
-        for first in range(0, len(index), step):
-            part = slice(first, first + step)
-            x = self._take_x(index[part], None if keys is None else keys[part])
-            yield from zip(x.unbind(), labels[part], strict=True)
+        size = max(1, CHUNK_BYTES // (steps.sample[0].numel() * self._x[0].numel() * self.dtype.itemsize))
+        labels, places = self._y[steps.sample].unbind(), steps.place.unbind()
+        for first in range(0, len(labels), size):
+            part = slice(first, first + size)
+            chunk = steps.cut(first, first + size)
+            yield from zip(self._take_x(chunk.sample, chunk.keys).unbind(), labels[part], places[part], strict=True)
 
-    def _blocks(self, values: Sequence[Tensor | None], begin: int, end: int) -> Any:
-        """``[end - begin, clients, batch]`` of each client's full batches."""
-        present = [value[begin * self.batch_size : end * self.batch_size] for value in values if value is not None]
-        if not present:
-            return None
-        return torch.stack(present).view(len(present), end - begin, -1).transpose(0, 1).contiguous()
-
-    def _last_groups(
-        self, ranked: list[int], orders: list[Tensor], keys: list[Tensor | None], step: int
-    ) -> list[Group]:
+    def _last_groups(self, ranked: list[int], visits: list[Visits], step: int) -> list[Group]:
         """Groups of the clients whose last, smaller batch comes at this step."""
-        places = [p for p, client in enumerate(ranked) if self._full[client] == step and self._rest[client]]
+        rows = [row for row, client in enumerate(ranked) if self._full[client] == step and self._rest[client]]
         groups = []
-        for size in dict.fromkeys(int(self._rest[ranked[place]]) for place in places):
-            own = [place for place in places if self._rest[ranked[place]] == size]
-            part = slice(step * self.batch_size, step * self.batch_size + size)
-            own_keys = [k[part] for place in own if (k := keys[place]) is not None]
-            index = torch.stack([orders[place][part] for place in own])
-            groups.append(
-                Group(slice(own[0], own[-1] + 1), *self.take(index, torch.stack(own_keys) if own_keys else None))
-            )
+        for size in dict.fromkeys(int(self._rest[ranked[row]]) for row in rows):
+            own = [row for row in rows if self._rest[ranked[row]] == size]
+            begin = step * self.batch_size
+            taken = self._taken(_stack([visits[row].cut(begin, begin + size) for row in own]))
+            groups.append(Group(slice(own[0], own[-1] + 1), *taken))
         return groups
 
     def _refuse_clients_without_steps(self) -> None:

@@ -128,7 +128,9 @@ def _check_fits(server: Server, tensors: Tensors, meta: dict[str, Any]) -> None:
     for name, shape in wanted.items():
         if name not in tensors or tensors[name].shape != shape:
             got = list(tensors[name].shape) if name in tensors else "nothing"
-            raise CheckpointError(f"the checkpoint is of another model or method: {name} is {list(shape)} here, {got} there")
+            raise CheckpointError(
+                f"the checkpoint is of another model or method: {name} is {list(shape)} here, {got} there"
+            )
 
 
 def digest(file: Path) -> str:

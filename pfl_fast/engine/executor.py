@@ -1,9 +1,9 @@
 """How clients run side by side. Whatever is chosen, every client sees the same batches, noise and steps.
 
-    sequential   one after another on one device; the oracle, and the debugger's friend
-    threads      several at once, each on one core
-    batched      all in one stack, by vmap; where launches cost more than arithmetic
-    several devices: each has a worker of its own, and clients are dealt to them by cost
+sequential   one after another on one device; the oracle, and the debugger's friend
+threads      several at once, each on one core
+batched      all in one stack, by vmap; where launches cost more than arithmetic
+several devices: each has a worker of its own, and clients are dealt to them by cost
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from pfl_fast.methods.base import Batch, Client, Method, Tensors
 from pfl_fast.randomness import key
 
 EXECUTORS = ("auto", "sequential", "threads", "batched")
-T = TypeVar("T")
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
 
 
 class Worker:
     """One place where clients train and are tested: a device, modules, scratch memory."""
 
-    def __init__(self, layout: Layout, method: Method, data: FederatedData, device: torch.device, stop: StopFlag) -> None:
+    def __init__(
+        self, layout: Layout, method: Method, data: FederatedData, device: torch.device, stop: StopFlag
+    ) -> None:
         self.layout = layout
         self.method = method
         self.data = data.to(device)
@@ -160,37 +163,43 @@ class Executor:
         one_core_each = self.kind == "threads" and cpu
         self._pool = ThreadPoolExecutor(len(places), "pfl-fast", initializer=_one_core if one_core_each else None)
 
-    def units(self, clients: Sequence[int], cost: Callable[[int], float]) -> list[list[int]]:
-        """Clients in portions that one worker trains at a time, the costly first."""
-        ordered = sorted(clients, key=lambda c: (-cost(c), c))
+    def units(self, clients: Sequence[int]) -> list[list[int]]:
+        """Clients, the costliest first, in portions that one worker trains at a time."""
         if self.kind != "batched":
-            return [[c] for c in ordered]
+            return [[c] for c in clients]
         count = len(self.workers)
-        shards = [ordered[i::count] for i in range(count)]  # sorted by cost, so that dealing in turn is even
-        size = self.stack or len(ordered) or 1
-        return [shard[i : i + size] for shard in shards for i in range(0, len(shard), size)]
+        shards = [clients[i::count] for i in range(count)]  # sorted by cost, so that dealing in turn is even
+        size = self.stack or len(clients) or 1
+        return [list(shard[i : i + size]) for shard in shards for i in range(0, len(shard), size)]
 
-    def run(self, units: Sequence[T], work: Callable[[Worker, T], object]) -> Iterator[tuple[T, object]]:
+    def run(self, units: Sequence[Unit], work: Callable[[Worker, Unit], Result]) -> Iterator[tuple[Unit, Result]]:
         """Does ``work`` for every unit on some worker; yields results as they come.
 
         Raises the first error after all workers have ended, :class:`Interrupted` if there is none but the run was asked
         to stop.
         """
-        futures: dict[Future[object], T] = {self._pool.submit(self._on_idle, work, unit): unit for unit in units}
+        if self.kind == "sequential":
+            for unit in units:
+                yield unit, self._on_idle(work, unit)
+            return
+        futures: dict[Future[Result], Unit] = {self._pool.submit(self._on_idle, work, unit): unit for unit in units}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
-            for future in futures:
-                future.cancel()
-            if any(f.done() and not f.cancelled() and f.exception() for f in futures):
-                asked = self.stop.is_set()
-                self.stop.set()  # the other workers end at their next step
-                wait(futures)
-                if not asked:
-                    self.stop.clear()
+            self._end(list(futures))
 
-    def _on_idle(self, work: Callable[[Worker, T], object], unit: T) -> object:
+    def _end(self, futures: list[Future[Result]]) -> None:
+        """After an error the other workers end at their next step."""
+        for future in futures:
+            future.cancel()
+        asked = self.stop.is_set()
+        self.stop.set()
+        wait(futures)
+        if not asked:
+            self.stop.clear()
+
+    def _on_idle(self, work: Callable[[Worker, Unit], Result], unit: Unit) -> Result:
         if self.stop.is_set():
             raise Interrupted
         worker = self._idle.get()

@@ -1,4 +1,4 @@
-"""The part table: for every tensor of a client's model who trains it, what overwrites it, what it becomes at the server.
+"""The part table: for every tensor of a client who trains it, what overwrites it, what it becomes at the server.
 
 Built once from a method's parts and the BatchNorm policy; everything the engine does with tensors follows from it.
 """
@@ -27,8 +27,8 @@ class Entry:
         parameter: a parameter, not a buffer.
         receives: key of the server's tensor that overwrites it, or None.
         uploads: key of the server's tensor that is averaged from it, or None.
-        stored: whether each client has its own value between rounds. What every client receives anew before it is used is
-            not stored.
+        stored: whether each client has its own value between rounds. What every client receives anew before it is used
+            is not stored.
     """
 
     key: str

@@ -48,7 +48,7 @@ class Call(nn.Module):
 
 
 def stacked(client: Client, function: Callable[[Client, Batch], Any], seeds: list[str]) -> Callable[..., Any]:
-    """``function`` for a stack of clients: ``(tensors [C, ...], x [C, b, ...], y [C, b], seed [C], once) -> [C, ...]``."""
+    """``function`` for a stack: ``(tensors [C, ...], x [C, b, ...], y [C, b], seed [C], once) -> [C, ...]``."""
     call = Call(client, function)
 
     def one(tensors: Tensors, x: Tensor, y: Tensor, seed: Tensor, once: Tensors) -> Any:

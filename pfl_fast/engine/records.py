@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
 from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.metrics import Score, Summary, summarise
+from pfl_fast.engine.metrics import Score, Summary, last_mean, summarise
 from pfl_fast.engine.sampling import Cohort
 from pfl_fast.engine.training import LocalReport
 
@@ -107,7 +108,9 @@ class RoundRecord:
         for client, by_split in scores.items():
             for split, score in by_split.items():
                 if score.samples:
-                    self._row(client).update({f"{split}_accuracy_{when}": score.accuracy, f"{split}_samples": score.samples})
+                    self._row(client).update(
+                        {f"{split}_accuracy_{when}": score.accuracy, f"{split}_samples": score.samples}
+                    )
         for split in dict.fromkeys(split for by_split in scores.values() for split in by_split):
             summary = summarise(by_split[split] for by_split in scores.values() if split in by_split)
             self.values.update(_named(summary, split, when))
@@ -125,3 +128,33 @@ def _named(summary: Summary, split: str, when: str) -> dict[str, Any]:
         f"{split}_auc": summary.auc,
         f"{split}_loss": summary.loss,
     }
+
+
+def summarise_run(records: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Best, last and mean of the last five of each accuracy over evaluated rounds, and the one validation chooses."""
+    result: dict[str, Any] = {**about, "rounds": records[-1]["round"] if records else 0}
+    for name in dict.fromkeys(
+        n for r in records for n in r if n.startswith("test_accuracy") and not n.endswith("_std")
+    ):
+        series = [(r["round"], r[name]) for r in records if r.get(name) is not None and r["round"] > 0]
+        if series:
+            best_round, best = max(series, key=lambda item: (item[1], -item[0]))
+            values = [value for _, value in series]
+            result[name] = {"best": best, "best_round": best_round, "last": values[-1], "last5": last_mean(values)}
+            result[name].update(_chosen_by_validation(records, name))
+    trained = [r for r in records if r.get("samples")]
+    if trained:
+        result["seconds_per_round"] = fmean(r["seconds"] for r in trained)
+        result["samples_per_second"] = fmean(r["samples_per_second"] for r in trained)
+        result["uploaded"] = sum(r["uploaded"] for r in trained)
+        result["downloaded"] = sum(r["downloaded"] for r in trained)
+    return result
+
+
+def _chosen_by_validation(records: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    guide = name.replace("test_", "validation_", 1)
+    chosen = [r for r in records if r.get(guide) is not None and r.get(name) is not None and r["round"] > 0]
+    if not chosen:
+        return {}
+    best = max(chosen, key=lambda r: (r[guide], -r["round"]))
+    return {"validation_selected": best[name], "validation_round": best["round"]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.executor import Executor, Trained, Worker
 from pfl_fast.engine.layout import Layout
 from pfl_fast.engine.metrics import Score
-from pfl_fast.engine.records import ClientRecord, RoundRecord, Stopwatch
+from pfl_fast.engine.records import RoundRecord, Stopwatch
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state import ClientState
@@ -112,7 +111,7 @@ class Server:
             return [self.finish(worker, t, number, slots, tests) for t in trained]
 
         todo = [c for c in cohort.trains if c not in self.unfinished.reports]
-        for _, done in self.executor.run(self.executor.units(todo, self.data.cost), work):
+        for _, done in self.executor.run(self.executor.units(self.data.stack_order(todo)), work):
             for report, scores in done:
                 self.unfinished.reports[report.client] = report
                 self.unfinished.scores[report.client] = scores
@@ -146,7 +145,9 @@ class Server:
             return
         for entry in self.layout.uploaded:
             shape = (len(cohort.uploads), *entry.value.shape)
-            self.unfinished.uploads[str(entry.uploads)] = torch.empty(shape, dtype=entry.value.dtype, device=self.device)
+            self.unfinished.uploads[str(entry.uploads)] = torch.empty(
+                shape, dtype=entry.value.dtype, device=self.device
+            )
 
     # 5.
 

@@ -25,7 +25,7 @@ class RoundSettings:
     train_all: bool = option(False, "all clients train in every round, only the selected ones are averaged")
     batch_norm: str = option(
         "auto",
-        "what of BatchNorm is exchanged: everything, all but the running statistics, nothing; auto: as the method has it",
+        "what of BatchNorm is exchanged: all, all but running statistics, nothing; auto: as the method has it",
         ["auto", "shared", "params_shared_buffers_local", "personal"],
     )
     seed: int = option(0, "of every draw", minimum=0)

@@ -56,7 +56,7 @@ class StackedTrainer(Trainer):
                 values = {name: tensors[name][rows].detach() for name in in_model}
                 parameters = [values[name].requires_grad_() for name in keys]
                 seed = tally.seeds(rows, lambda client, step: self.noise(descent, client, step))
-                once = {name: table.rows(rows, group.position) for name, table in tables.items()}
+                once = {name: table.rows(rows, group.place) for name, table in tables.items()}
                 losses, recorded = run(values, group.x, group.y, seed, once)
                 grads = torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
                 momenta = [tensors[f"momentum.{name}"][rows] for name in keys] if descent.momentum else []
@@ -65,16 +65,16 @@ class StackedTrainer(Trainer):
 
     def groups(self, tally: Tally, round: int, epoch: int) -> Iterator[Group]:
         """Groups of equal batches of an epoch; measures the time they take and asks whether to stop."""
-        groups = iter(self.data.stacked(tally.clients, round, epoch))
+        steps = iter(self.data.stacked(tally.clients, round, epoch))
         while True:
             if self.stop():
                 raise Interrupted
             begin = perf_counter()
-            group = next(groups, None)
+            groups = next(steps, None)
             tally.data_seconds += perf_counter() - begin
-            if group is None:
+            if groups is None:
                 return
-            yield group
+            yield from groups
 
     def once_tables(self, phase: Phase, clients: list[int], tensors: Tensors) -> dict[str, RaggedTable]:
         """What a phase wants once, for all training samples of all clients."""
@@ -108,9 +108,9 @@ class RaggedTable:
         self.values = values
         self.begin = torch.tensor([0, *sizes[:-1]], device=values.device).cumsum(0)
 
-    def rows(self, clients: slice, position: Tensor) -> Tensor:
-        """``[C, b, ...]``: for each client in ``clients`` the rows at its ``position`` ``[C, b]``."""
-        return self.values[self.begin[clients, None] + position]
+    def rows(self, clients: slice, place: Tensor) -> Tensor:
+        """``[C, b, ...]``: for each client in ``clients`` the rows at its ``place`` ``[C, b]``."""
+        return self.values[self.begin[clients, None] + place]
 
 
 class Tally:
@@ -127,7 +127,9 @@ class Tally:
 
     def seeds(self, rows: slice, noise: Callable[[int, int], int]) -> Tensor:
         """``[C]`` int64, each client's key for its next step."""
-        return torch.tensor([noise(c, s) for c, s in zip(self.clients[rows], self.steps[rows])], device=self.device)
+        return torch.tensor(
+            [noise(c, s) for c, s in zip(self.clients[rows], self.steps[rows], strict=True)], device=self.device
+        )
 
     def add(self, rows: slice, size: int, losses: Tensor, recorded: Tensors) -> None:
         """One step of the clients in ``rows`` on ``size`` samples each."""
@@ -145,7 +147,7 @@ class Tally:
         """One report per client, in the order of the stack."""
         means = {name: total.tolist() for name, total in self.sums.items()}
         reports = []
-        for row, (client, bad) in enumerate(zip(self.clients, self.bad_step.tolist())):
+        for row, (client, bad) in enumerate(zip(self.clients, self.bad_step.tolist(), strict=True)):
             samples = max(self.samples[row], 1)
             recorded = {name: values[row] / samples for name, values in means.items() if name}
             problem = f"the loss of step {bad} is not finite" if bad else None

@@ -1,7 +1,7 @@
 """Clients' own state: for each stored tensor one block ``[N, *shape]``, of which client i owns row i.
 
-A row costs nothing until its client first trains: blocks are allocated without touching them, so that memory follows the
-clients that took part, not N. On disk the blocks are sparse files, mapped into memory.
+A row costs nothing until its client first trains: blocks are allocated without touching them, so that memory follows
+the clients that took part, not N. On disk the blocks are sparse files, mapped into memory.
 """
 
 from __future__ import annotations

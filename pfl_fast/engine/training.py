@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -147,11 +147,11 @@ class SingleTrainer(Trainer):
         now = self.once_now(phase)
         tables = {} if now else self.once_tables(phase, report.client)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            for x, y, position in self.batches(report, descent.round, epoch):
+            for x, y, place in self.batches(report, descent.round, epoch):
                 noise = self.noise(descent, report.client, report.steps)
                 if self.seed_names:
                     seed_dropout(self.client, noise)
-                once = {name: table[position] for name, table in tables.items()}
+                once = {name: table[place] for name, table in tables.items()}
                 batch = Batch(x, y, torch.tensor(noise, device=self.device), once)
                 if now:
                     batch.once = self.once(phase, x)
@@ -187,12 +187,14 @@ class SingleTrainer(Trainer):
         return {name: torch.cat([row[name] for row in rows]) for name in phase.once}
 
 
-def step_(parameters: list[Tensor], momenta: list[Tensor], grads: tuple[Tensor | None, ...], descent: Descent) -> None:
+def step_(
+    parameters: Sequence[Tensor], momenta: Sequence[Tensor], grads: Sequence[Tensor | None], descent: Descent
+) -> None:
     """One step of SGD on those parameters that have a gradient."""
     used = [i for i, grad in enumerate(grads) if grad is not None]
     ops.sgd_(
         [parameters[i].detach() for i in used],
-        [grads[i] for i in used],
+        [grad for grad in grads if grad is not None],
         [momenta[i] for i in used] if momenta else None,
         lr=descent.lr,
         momentum=descent.momentum,

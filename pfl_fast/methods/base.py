@@ -5,8 +5,8 @@
     hooks   `initial`, `received`, `upload`: pure functions of one client's tensors, for methods that need more
 
 Everything is written for one client. The engine decides how many clients run at once, where, and in which order: under
-``torch.vmap`` the very same code runs a stack of clients. So a loss may not look at values (no ``.item()``, no ``if`` on
-a tensor), and its noise comes from ``batch.seed``.
+``torch.vmap`` the very same code runs a stack of clients. So a loss may not look at values (no ``.item()``, no ``if``
+on a tensor), and its noise comes from ``batch.seed``.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Phase:
 
     Attributes:
         train: names of the parts that are stepped; the others stay as they are.
-        loss: ``(client, batch) -> (loss, recorded)``; what is recorded (scalars by name) is averaged over the samples of
-            the round, per client, and goes into the results.
+        loss: ``(client, batch) -> (loss, recorded)``; what is recorded (scalars by name) is averaged over the samples
+            of the round, per client, and goes into the results.
         epochs: passes over the client's samples.
         once: by name, what to put into ``batch.once``.
     """

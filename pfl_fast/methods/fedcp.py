@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -61,16 +61,20 @@ class FedCPOptions:
     gh: bool = option(True, "global head; off: only the personal head, never shared (needs cpn=false)")
     cpn_input: str = option(
         "hv",
-        "what the policy sees: hv = u_i * h; h = the sample alone; v = the client alone; random = a fixed random vector",
+        "what the policy sees: hv = u_i * h; h = the sample; v = the client; random = a fixed random vector",
         ["hv", "h", "v", "random"],
     )
     cpn_depth: int = option(1, "linear layers of the policy network", minimum=1)
     cpn_norm: str = option("ln", "its normalisation: over both halves, the batch, each half", ["ln", "bn", "gn"])
     cpn_act: str = option("relu", "its activation", ["relu", "tanh", "sigmoid"])
-    policy: str = option("softmax", "softmax of the paper, soft Gumbel-softmax of the authors' code", ["softmax", "gumbel"])
+    policy: str = option(
+        "softmax", "softmax of the paper, soft Gumbel-softmax of the authors' code", ["softmax", "gumbel"]
+    )
     gumbel_at_eval: bool = option(False, "Gumbel noise also when testing, as the authors' code has it")
     without_cpn: str = option("full", "with cpn=false: both heads get h, or h / 2 each", ["full", "half"])
-    random_first: bool = option(False, "a random context until the client has first received, as the authors' code has it")
+    random_first: bool = option(
+        False, "a random context until the client has first received, as the authors' code has it"
+    )
     frozen_eval: bool = option(False, "the frozen extractor in evaluation mode (BatchNorm by running statistics)")
     extractor_to_all: bool = option(False, "the extractor goes to all clients, not only to the selected ones")
 
@@ -83,7 +87,7 @@ class FedCP(Method):
     summary = "shared extractor and policy network route each sample's features to a global and a personal head"
     Options = FedCPOptions
     batch_norm = "params_shared_buffers_local"
-    presets: Mapping[str, Mapping[str, Any]] = {
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"rounds": 2000, "clients": 20, "join_ratio": 1.0, "batch_size": 10, "local_epochs": 1},
         "official": {
             "policy": "gumbel",
@@ -105,7 +109,7 @@ class FedCP(Method):
         self.keeps_features = options.gfm and options.lam > 0
 
     @classmethod
-    def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:  # noqa: ARG003 the same for every data set
+    def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
         """Learning rate and lam by backbone, batches of 10, one epoch."""
         return {"lr": LEARNING_RATE.get(model, 0.005), "lam": LAMBDA.get(model, 5.0), "batch_size": 10}
 

@@ -1,0 +1,338 @@
+"""An experiment: data, partition, model, method and settings put together. The only file that knows all parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pfl_fast import ops
+from pfl_fast.config import Settings
+from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.engine.events import Listener
+from pfl_fast.engine.executor import Executor
+from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.records import RoundRecord, summarise_run
+from pfl_fast.engine.server import Server
+from pfl_fast.engine.state import ClientState
+from pfl_fast.engine.training import LocalReport
+from pfl_fast.errors import ConfigError, did_you_mean
+from pfl_fast.methods import METHODS, Method
+from pfl_fast.methods.base import Batch, Setting, Tensors
+from pfl_fast.models import Backbone, batch_norm_tensors, build, default_model
+from pfl_fast.options import convert, unknown
+from pfl_fast.randomness import key, torch_seed
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings and options after defaults, paper's values, preset and user's values, each over the one before."""
+
+    settings: Settings
+    options: Any
+
+
+def resolve(kind: type[Method], values: Mapping[str, Any], model: str = "cnn", preset: str | None = None) -> Resolved:
+    """Sorts values into settings and the method's options, and checks them all before complaining.
+
+    Args:
+        kind: the method.
+        values: what the user says, by name; text is converted.
+        model: the model's name, for the paper's values.
+        preset: name of one of the method's presets.
+    """
+    errors: list[str] = []
+    if preset is not None and preset not in kind.presets:
+        errors.append(f"preset: {kind.title} has {', '.join(kind.presets) or 'none'}, got {preset!r}")
+    dataset = str(values.get("dataset", Settings.dataset))
+    layers = [kind.defaults(model, dataset), kind.presets.get(preset or "", {}), values]
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged.update(layer)
+    settings_names = {f.name for f in fields(Settings)}
+    option_names = {f.name for f in fields(kind.Options)}
+    for name in merged:
+        if name not in settings_names | option_names:
+            errors.append(unknown(name, [*option_names, *settings_names]))
+    chosen = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
+    options = convert(kind.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return Resolved(Settings(**chosen), kind.Options(**options))
+
+
+class Experiment:
+    """Trains every client of a federation in this process.
+
+    Args:
+        method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
+        dataset: name of a data set, or a :class:`pfl_fast.data.Dataset`.
+        model: name of a model, ``"module:attribute"``, any ``nn.Module`` (say its ``head``), or ``"auto"``.
+        partition: name of a rule, a :class:`pfl_fast.data.Partition`, or ``"auto"``.
+        preset: of the method, such as FedCP's ``"official"``.
+        report: told what the user should know, line by line.
+        values: any setting (``rounds=10``) or option of the method (``lam=1``).
+
+    >>> experiment = Experiment("fedper", dataset="synthetic", samples=600, clients=4, rounds=2, model="mlp")
+    >>> for record in experiment.rounds():
+    ...     print(record["round"], record["clients_trained"])
+    1 4
+    2 4
+    >>> experiment.client(0)(torch.zeros(1, *experiment.data.input_shape)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(
+        self,
+        method: str | type[Method] = "fedcp",
+        *,
+        dataset: str | Dataset = "tiny",
+        model: str | nn.Module = "auto",
+        partition: str | Partition = "auto",
+        preset: str | None = None,
+        report: Callable[[str], None] = print,
+        **values: Any,
+    ) -> None:
+        given = {"dataset": dataset, "model": model, "partition": partition}
+        values.update({name: value for name, value in given.items() if isinstance(value, str)})
+        self.report = report
+        self.kind = find_method(method)
+        # Checked before any work, and once more when the data is known: the paper's values depend on the model.
+        settings = resolve(self.kind, values, preset=preset).settings
+        self.dataset = dataset if isinstance(dataset, Dataset) else load_named(settings, report)
+        name = model_name(settings.model if isinstance(model, str) else model, self.dataset)
+        resolved = resolve(self.kind, {**values, "model": name}, name, preset)
+        self.settings, self.options = resolved.settings, resolved.options
+        s = self.settings
+        self.partition = partition if isinstance(partition, Partition) else make(self.dataset, s)
+        backbone = build_model(model if not isinstance(model, str) else name, self.dataset, s)
+        self.data = federate(self.dataset, self.partition, s, has_batch_norm=bool(batch_norm_tensors(backbone)))
+        setting = Setting(self.data.clients, s.rounds, s.local_epochs, self.data.num_classes)
+        self.method = self.kind(self.options, setting)
+        with torch_seed(key(s.seed, "method")):
+            parts = self.method.parts(backbone)
+        if s.broadcast_to_all:
+            parts = {name: replace(part, recipients="all") for name, part in parts.items()}
+        self.layout = Layout(parts, **layout_settings(s, self.kind))
+        self.listeners: list[Listener] = []
+        self.records: list[dict[str, Any]] = []
+        self._stack = ExitStack()
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        """Runs the rounds; made when first asked for, as state takes memory."""
+        if self._server is None:
+            s = self.settings
+            folder = (
+                Path(self._stack.enter_context(TemporaryDirectory(prefix="pfl-fast-"))) if s.state == "disk" else None
+            )
+            state = ClientState(self.layout, self.method, self.data.clients, s.seed, folder)
+            devices = find_devices(s.device)
+            executor = Executor(s.executor, devices, s.workers, s.stack, self.layout, self.method, self.data)
+            self._stack.callback(executor.close)
+            self._server = Server(s, self.layout, self.method, self.data, state, executor, self._client_done)
+        return self._server
+
+    def rounds(self) -> Iterator[dict[str, Any]]:
+        """Trains round by round; yields each round's record."""
+        server = self.server
+        with ops.use(self.settings.ops) if self.settings.ops != "auto" else nullcontext():
+            for listener in self.listeners:
+                listener.started(self)
+            if self.settings.eval_initial and server.rounds_done == 0 and not self.records:
+                yield self._keep(server.initial_record())
+            while server.rounds_done < self.settings.rounds:
+                yield self._keep(server.round())
+            for listener in self.listeners:
+                listener.finished(self)
+
+    def run(self) -> dict[str, Any]:
+        """Trains all rounds; returns the summary."""
+        for _ in self.rounds():
+            pass
+        return self.summary()
+
+    def summary(self) -> dict[str, Any]:
+        """Best, last and mean of the last five, of what the rounds so far gave."""
+        return summarise_run(self.records, self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """What was run, for result files."""
+        return {
+            "method": self.method_name,
+            "dataset": self.dataset.name,
+            "data": self.dataset.source,
+            "model": self.settings.model,
+            "clients": self.data.clients,
+            "partition": self.partition.kind,
+            "partition_hash": self.partition.hash,
+            "batch_norm": self.layout.batch_norm,
+            "executor": self.server.executor.kind,
+            "seed": self.settings.seed,
+        }
+
+    @property
+    def method_name(self) -> str:
+        """As on the command line."""
+        return next((name for name, kind in METHODS.items() if kind is self.kind), self.kind.__name__.lower())
+
+    def client(self, number: int) -> ClientModel:
+        """A client's model as it is now: a module that takes a batch of samples and gives logits."""
+        if not 0 <= number < self.data.clients:
+            raise ValueError(f"client must be from 0 to {self.data.clients - 1}, got {number}")
+        view = self.server.state.view(number, self.server.tensors, receives=False)
+        return ClientModel(self.method, self.layout, view)
+
+    def close(self) -> None:
+        """Ends threads and removes temporary files."""
+        self._stack.close()
+        self._server = None
+
+    def _client_done(self, done: int, total: int, report: LocalReport) -> None:
+        for listener in self.listeners:
+            listener.client_done(self.server.rounds_done + 1, done, total, report)
+
+    def _keep(self, record: RoundRecord) -> dict[str, Any]:
+        record.values["data"] = self.dataset.source
+        self.records.append(record.values)
+        for listener in self.listeners:
+            listener.round_done(self, record)
+        return record.values
+
+
+class ClientModel(nn.Module):
+    """One client's model: its own copy of every part, and the method's way to predict."""
+
+    def __init__(self, method: Method, layout: Layout, tensors: Tensors) -> None:
+        super().__init__()
+        self.client = layout.new_client(torch.device("cpu"))
+        names = set(self.client.state_dict())
+        self.client.load_state_dict({name: t.cpu() for name, t in tensors.items() if name in names})
+        self.method = method
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[b, C]`` logits of ``[b, ...]`` samples."""
+        labels = torch.zeros(len(x), dtype=torch.int64)
+        return self.method.predict(self.client, Batch(x, labels, torch.tensor(0)))
+
+
+def find_method(method: str | type[Method]) -> type[Method]:
+    """A method by its name, or the class itself."""
+    if not isinstance(method, str):
+        return method
+    if method not in METHODS:
+        hint = did_you_mean(method, METHODS) or f"; there is {', '.join(METHODS)}"
+        raise ConfigError(f"no method {method!r}{hint}")
+    return METHODS[method]
+
+
+def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
+    """A data set by its name, prepared, downloaded or generated."""
+    folder = Path(settings.data_dir).expanduser() if settings.data_dir else None
+    return load(
+        settings.dataset,
+        folder=folder,
+        size=settings.image_size,
+        real_only=settings.real_data_only,
+        stand_in_samples=settings.samples,
+        report=report,
+    )
+
+
+def model_name(model: str | nn.Module, dataset: Dataset) -> str:
+    """What to call the model in results; chosen by the data set if it says ``"auto"``."""
+    if not isinstance(model, str):
+        return f"{type(model).__module__}:{type(model).__qualname__}"
+    return default_model(dataset.name, dataset.kind, dataset.input_shape) if model == "auto" else model
+
+
+def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
+    """The common initial model."""
+    options = {"head": settings.head} if settings.head else {}
+    classes = len(dataset.classes)
+    return build(
+        model,
+        input_shape=dataset.input_shape,
+        classes=classes,
+        vocabulary=dataset.vocabulary,
+        seed=settings.seed,
+        **options,
+    )
+
+
+def make(dataset: Dataset, settings: Settings) -> Partition:
+    """The partition that the settings ask for."""
+    s = settings
+    kind = s.partition
+    if kind == "auto":
+        kind = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
+    seed = s.partition_seed if s.partition_seed is not None else (1 if s.legacy_partition else s.seed)
+    return make_partition(
+        dataset,
+        kind,
+        clients=s.clients,
+        seed=seed,
+        beta=s.beta,
+        classes_per_client=s.classes_per_client,
+        per_client=s.per_client,
+        draw=s.draw_clients,
+        test_fraction=s.test_fraction,
+        validation=s.validation,
+        test=s.test,
+        legacy=s.legacy_partition,
+        batch_size=s.batch_size,
+    )
+
+
+def federate(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:
+    """Batches as the settings ask for; BatchNorm cannot train on a single sample, so that it is skipped there."""
+    s = settings
+    entry = DATASETS.get(dataset.name)
+    augment = (entry.augmentation if entry else "none") if s.augment == "auto" else s.augment
+    return FederatedData(
+        dataset,
+        partition,
+        batch_size=s.batch_size,
+        seed=s.seed,
+        shuffle=s.shuffle,
+        drop_last=s.drop_last,
+        skip_single=has_batch_norm,
+        augment=augment,
+        dtype=getattr(torch, s.dtype),
+    )
+
+
+def layout_settings(settings: Settings, kind: type[Method]) -> dict[str, Any]:
+    """What the part table depends on beside the parts."""
+    everyone = (settings.join_ratio >= 1 and not settings.random_join) or settings.train_all
+    return {
+        "batch_norm": kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm,
+        "everyone_receives": everyone,
+        "dtype": getattr(torch, settings.dtype),
+        "momentum": None if not settings.momentum else "kept" if settings.keep_momentum else "round",
+    }
+
+
+def find_devices(name: str) -> list[torch.device]:
+    """The devices that a setting such as ``"cuda:0,cuda:1"`` names."""
+    if name == "auto":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [torch.device("cuda", i) for i in range(count)] or [torch.device("cpu")]
+    try:
+        devices = [torch.device(part.strip()) for part in name.split(",")]
+    except RuntimeError as error:
+        raise ConfigError(f"device: {error}, got {name!r}") from None
+    for device in devices:
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ConfigError(f"device: there is no {device} here; pfl-fast doctor says what there is")
+    return devices
