@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, fields, replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,19 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfl_fast import ops
+from pfl_fast import config, ops
 from pfl_fast.config import Settings
+from pfl_fast.data.catalogue import DATASETS
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.prepare import load
 from pfl_fast.engine.events import Listener
 from pfl_fast.engine.executor import Executor
 from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.memory import Estimate, estimate
 from pfl_fast.engine.records import RoundRecord, summarise_run
+from pfl_fast.engine.run_folder import RunFolder
+from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.server import Server
 from pfl_fast.engine.state import ClientState
-from pfl_fast.engine.training import LocalReport
-from pfl_fast.errors import ConfigError, did_you_mean
+from pfl_fast.engine.stopping import stop_on_signals
+from pfl_fast.engine.training import Interrupted, LocalReport
+from pfl_fast.errors import ConfigError, PflFastError, did_you_mean
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Setting, Tensors
 from pfl_fast.models import Backbone, batch_norm_tensors, build, default_model
@@ -78,6 +84,7 @@ class Experiment:
         model: name of a model, ``"module:attribute"``, any ``nn.Module`` (say its ``head``), or ``"auto"``.
         partition: name of a rule, a :class:`pfl_fast.data.Partition`, or ``"auto"``.
         preset: of the method, such as FedCP's ``"official"``.
+        out: folder for results and checkpoints, see :mod:`pfl_fast.engine.run_folder`; None: nothing is written.
         report: told what the user should know, line by line.
         values: any setting (``rounds=10``) or option of the method (``lam=1``).
 
@@ -98,6 +105,7 @@ class Experiment:
         model: str | nn.Module = "auto",
         partition: str | Partition = "auto",
         preset: str | None = None,
+        out: str | Path | None = None,
         report: Callable[[str], None] = print,
         **values: Any,
     ) -> None:
@@ -126,6 +134,31 @@ class Experiment:
         self.records: list[dict[str, Any]] = []
         self._stack = ExitStack()
         self._server: Server | None = None
+        if out is not None:
+            folder = RunFolder(Path(out), s.checkpoint_seconds)
+            folder.create(self.write_config)
+            self.listeners.append(folder)
+
+    @classmethod
+    def resume(cls, folder: str | Path, report: Callable[[str], None] = print, **changes: Any) -> Experiment:
+        """Goes on with a run from its newest good checkpoint, to the same end to the bit.
+
+        Args:
+            folder: of the run, ``out`` of the experiment that began it.
+            report: told what the user should know, line by line.
+            changes: settings that do not change what is computed (``executor``, ``device``, ...), and more ``rounds``.
+        """
+        folder = Path(folder)
+        if not (folder / "config.toml").exists():
+            raise ConfigError(f"{folder}: there is no run in it (no config.toml)")
+        values = config.read(folder / "config.toml")
+        refuse_changes(values, changes)
+        method = values.pop("method", "")
+        experiment = cls(method, report=report, **{**values, **changes})
+        run = RunFolder(folder, experiment.settings.checkpoint_seconds)
+        run.restore(experiment, report)
+        experiment.listeners.append(run)
+        return experiment
 
     @property
     def server(self) -> Server:
@@ -143,17 +176,45 @@ class Experiment:
         return self._server
 
     def rounds(self) -> Iterator[dict[str, Any]]:
-        """Trains round by round; yields each round's record."""
-        server = self.server
-        with ops.use(self.settings.ops) if self.settings.ops != "auto" else nullcontext():
-            for listener in self.listeners:
-                listener.started(self)
-            if self.settings.eval_initial and server.rounds_done == 0 and not self.records:
-                yield self._keep(server.initial_record())
-            while server.rounds_done < self.settings.rounds:
-                yield self._keep(server.round())
-            for listener in self.listeners:
-                listener.finished(self)
+        """Trains round by round; yields each round's record.
+
+        Ctrl-C and SIGTERM end it between two steps with :class:`Interrupted`; results and state are kept.
+        """
+        server, stop = self.server, self.server.executor.stop
+        self._tell("started")
+        try:
+            while not self._is_done():
+                with stop_on_signals(stop), self._chosen_ops():
+                    if stop.is_set():
+                        raise Interrupted
+                    record = server.round() if server.rounds_done or not self._wants_initial() else server.initial_record()
+                    self._keep(record)
+                yield record.values
+        except (Interrupted, PflFastError) as error:
+            self._keep_what_there_is(error)
+            raise
+        self._tell("finished")
+
+    def _keep_what_there_is(self, error: Exception) -> None:
+        if isinstance(error, Interrupted):
+            error.signal = self.server.executor.stop.signal
+            self._tell("interrupted")
+            return
+        with suppress(PflFastError):  # the first error says more than one about what follows from it
+            self._tell("interrupted")
+
+    def _is_done(self) -> bool:
+        return self.server.rounds_done >= self.settings.rounds
+
+    def _wants_initial(self) -> bool:
+        return self.settings.eval_initial and not self.records
+
+    def _chosen_ops(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.settings.ops == "auto" else ops.use(self.settings.ops)
+
+    def _tell(self, event: str) -> None:
+        for listener in self.listeners:
+            getattr(listener, event)(self)
 
     def run(self) -> dict[str, Any]:
         """Trains all rounds; returns the summary."""
@@ -164,6 +225,25 @@ class Experiment:
     def summary(self) -> dict[str, Any]:
         """Best, last and mean of the last five, of what the rounds so far gave."""
         return summarise_run(self.records, self.describe())
+
+    def science(self) -> dict[str, Any]:
+        """Everything that decides the numbers: a run can only go on with the same."""
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in config.FREE}
+        about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
+        return {**about, **settings, **asdict(self.options)}
+
+    def memory(self) -> Estimate:
+        """What the run will take, before it starts."""
+        s = self.settings
+        executor = self.server.executor
+        together = len(executor.workers)
+        if executor.kind == "batched":
+            together = max(len(unit) for unit in executor.units(sample(s, self.data.clients, 1).trains))
+        return estimate(self.layout, self.method, self.data, s, together, s.state == "disk")
+
+    def write_config(self, file: Path) -> None:
+        """Every setting and option, as resolved."""
+        config.write(file, self.method_name, self.settings, asdict(self.options))
 
     def describe(self) -> dict[str, Any]:
         """What was run, for result files."""
@@ -234,6 +314,16 @@ def find_method(method: str | type[Method]) -> type[Method]:
         hint = did_you_mean(method, METHODS) or f"; there is {', '.join(METHODS)}"
         raise ConfigError(f"no method {method!r}{hint}")
     return METHODS[method]
+
+
+def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Raises if a resumed run would compute something else, with every difference."""
+    refused = [n for n, value in changes.items() if n not in config.FREE and before.get(n) != value]
+    if refused:
+        shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
+        raise ConfigError(f"a resumed run must compute the same; these would change it:\n{shown}\nstart a new run")
+    if "rounds" in changes and int(changes["rounds"]) < int(before.get("rounds", 0)):
+        raise ConfigError(f"rounds: can be added when resuming, not taken away: was {before['rounds']}")
 
 
 def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:

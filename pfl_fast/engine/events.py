@@ -20,5 +20,8 @@ class Listener:
     def round_done(self, experiment: Any, record: RoundRecord) -> None:
         """A round is over."""
 
+    def interrupted(self, experiment: Any) -> None:
+        """The run ends before its time, by a signal or an error; state is as after the last client that trained."""
+
     def finished(self, experiment: Any) -> None:
         """All rounds are done."""

@@ -9,7 +9,6 @@ several devices: each has a worker of its own, and clients are dealt to them by 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from copy import deepcopy
@@ -23,7 +22,8 @@ from pfl_fast.engine.layout import Layout
 from pfl_fast.engine.metrics import Score, score
 from pfl_fast.engine.modules import bind
 from pfl_fast.engine.stacked import StackedTrainer
-from pfl_fast.engine.training import Descent, Interrupted, LocalReport, SingleTrainer
+from pfl_fast.engine.stopping import StopFlag
+from pfl_fast.engine.training import Descent, LocalReport, SingleTrainer
 from pfl_fast.methods.base import Batch, Client, Method, Tensors
 from pfl_fast.randomness import key
 
@@ -124,10 +124,6 @@ class Trained:
         self.tensors = tensors
 
 
-class StopFlag(threading.Event):
-    """Set when the run was asked to stop, or a worker failed."""
-
-
 class Executor:
     """Deals clients to workers.
 
@@ -173,11 +169,7 @@ class Executor:
         return [list(shard[i : i + size]) for shard in shards for i in range(0, len(shard), size)]
 
     def run(self, units: Sequence[Unit], work: Callable[[Worker, Unit], Result]) -> Iterator[tuple[Unit, Result]]:
-        """Does ``work`` for every unit on some worker; yields results as they come.
-
-        Raises the first error after all workers have ended, :class:`Interrupted` if there is none but the run was asked
-        to stop.
-        """
+        """Does ``work`` for every unit on some worker; yields results as they come, raises the first error."""
         if self.kind == "sequential":
             for unit in units:
                 yield unit, self._on_idle(work, unit)
@@ -187,21 +179,11 @@ class Executor:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
-            self._end(list(futures))
-
-    def _end(self, futures: list[Future[Result]]) -> None:
-        """After an error the other workers end at their next step."""
-        for future in futures:
-            future.cancel()
-        asked = self.stop.is_set()
-        self.stop.set()
-        wait(futures)
-        if not asked:
-            self.stop.clear()
+            for future in futures:
+                future.cancel()
+            wait(futures)
 
     def _on_idle(self, work: Callable[[Worker, Unit], Result], unit: Unit) -> Result:
-        if self.stop.is_set():
-            raise Interrupted
         worker = self._idle.get()
         try:
             return work(worker, unit)

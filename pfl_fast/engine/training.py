@@ -23,7 +23,13 @@ ONCE_BATCH = 200  # samples at a time for what is computed once per round
 
 
 class Interrupted(Exception):  # noqa: N818 says what it is
-    """The run was asked to stop; raised between two steps."""
+    """The run was asked to stop; raised between two steps.
+
+    Attributes:
+        signal: by which signal, if it was one.
+    """
+
+    signal: int | None = None
 
 
 @dataclass(frozen=True)
