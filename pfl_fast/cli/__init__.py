@@ -8,12 +8,14 @@ import click
 
 from pfl_fast import __version__
 from pfl_fast.cli.doctor import doctor
+from pfl_fast.cli.models import models
 from pfl_fast.errors import PflFastError
 
 EXAMPLES = """\b
 Examples:
   pfl-fast doctor            what is installed, what is missing, what to do about it
   pfl-fast doctor --json     the same for scripts
+  pfl-fast models            the models, their features and parameters
 """
 
 
@@ -36,3 +38,4 @@ def main() -> None:
 
 
 main.add_command(doctor)
+main.add_command(models)
