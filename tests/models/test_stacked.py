@@ -68,9 +68,7 @@ def test_images_and_features(name, input_shape, options):
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_text(dtype):
     torch.manual_seed(0)
-    clients = [
-        build("fasttext", input_shape=(7,), classes=4, vocabulary=11, seed=s).double() for s in range(CLIENTS)
-    ]
+    clients = [build("fasttext", input_shape=(7,), classes=4, vocabulary=11, seed=s).double() for s in range(CLIENTS)]
     tokens = torch.randint(0, 11, (CLIENTS, 5, 7), dtype=dtype)
     check(clients, tokens, torch.randint(0, 4, (CLIENTS, 5)))
     assert all(torch.equal(c.extractor.embedding.weight.grad[0], torch.zeros(32, dtype=torch.float64)) for c in clients)
