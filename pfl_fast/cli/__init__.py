@@ -10,6 +10,7 @@ from pfl_fast import __version__
 from pfl_fast.cli.data import data
 from pfl_fast.cli.datasets import datasets
 from pfl_fast.cli.doctor import doctor
+from pfl_fast.cli.models import models
 from pfl_fast.errors import PflFastError
 
 EXAMPLES = """\b
@@ -18,6 +19,7 @@ Examples:
   pfl-fast doctor --json     the same for scripts
   pfl-fast datasets          the data sets known by name, and what of them is on disk
   pfl-fast data get mnist    download and prepare one
+  pfl-fast models            the models, their features and parameters
 """
 
 
@@ -42,3 +44,4 @@ def main() -> None:
 main.add_command(data)
 main.add_command(datasets)
 main.add_command(doctor)
+main.add_command(models)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from pfl_fast.models.base import Backbone
 from pfl_fast.models.options import expect_positive
@@ -18,7 +20,9 @@ class MeanEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``[b, L]`` int32 or int64 tokens to ``[b, width]`` features."""
-        features: Tensor = self.linear(self.embedding(tokens).mean(-2))
+        # Padding is masked here, as under vmap torch's embedding knows the padding of the first client only.
+        embedded = embedding(tokens, self.embedding.weight)
+        features: Tensor = self.linear(torch.where(tokens.unsqueeze(-1) != 0, embedded, 0.0).mean(-2))
         return features
 
 

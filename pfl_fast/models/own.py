@@ -15,15 +15,21 @@ from torch import Tensor, nn
 
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.models.base import Backbone
-from pfl_fast.models.split import check_randomness, split
+from pfl_fast.models.split import check_randomness, run, split
 from pfl_fast.nn import replace_dropout
-from pfl_fast.randomness import key, uniform
+from pfl_fast.randomness import key, torch_seed, uniform
 
 Source = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
 
 
 def own(
-    source: Source, input_shape: tuple[int, ...], classes: int, vocabulary: int = 0, *, head: str | None = None
+    source: Source,
+    input_shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int = 0,
+    seed: int = 0,
+    *,
+    head: str | None = None,
 ) -> Backbone:
     """Makes a Backbone of what the user has.
 
@@ -33,12 +39,20 @@ def own(
         input_shape: of one sample.
         classes: C, checked against what the model returns.
         vocabulary: more than 0 for text.
+        seed: of weights that are drawn here.
         head: the name of the submodule that is the head; none if the model is a Backbone.
     """
-    label = source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
+    label = label_of(source)
     with _current_folder():
-        model = _make(label, _load(source) if isinstance(source, str) else source, input_shape, classes)
-    example = _example(model, input_shape, vocabulary)
+        # Only a first import draws anything, so that it must not move the draws that follow.
+        with torch_seed(key(seed, "import")):
+            found = _load(source) if isinstance(source, str) else source
+        with torch_seed(key(seed, "model")):
+            model = _make(label, found, input_shape, classes)
+            return _as_backbone(label, model, _example(model, input_shape, vocabulary), classes, head)
+
+
+def _as_backbone(label: str, model: nn.Module, example: Tensor, classes: int, head: str | None) -> Backbone:
     if isinstance(model, Backbone):
         if head is not None:
             raise ConfigError(f"model {label!r} is a Backbone, which knows its head; drop head={head!r}")
@@ -47,15 +61,23 @@ def own(
             replace_dropout(backbone)
         except TypeError as error:
             raise ConfigError(f"model {label!r}: {error}") from error
-        check_randomness(backbone, example, str(label))
+        check_randomness(backbone, example, label)
     elif head is None:
         linear = [name for name, module in model.named_modules() if name and isinstance(module, nn.Linear)]
         hint = f"head={linear[-1]!r}" if linear else "head='fc'"
         raise ConfigError(f"model {label!r}: say which of its submodules is the head, for example {hint}")
     else:
         backbone = split(model, head, example_input=example)
-    _check_classes(backbone, example, classes, str(label))
+    logits = run(copy.deepcopy(backbone).eval(), example, f"model {label!r} cannot take an input of shape")
+    if list(logits.shape) != [len(example), classes]:
+        got = list(logits.shape)
+        raise ConfigError(f"model {label!r} must return [b, {classes}] logits, got {got} for b = {len(example)}")
     return backbone
+
+
+def label_of(source: Source) -> str:
+    """What messages call it."""
+    return source if isinstance(source, str) else str(getattr(source, "__name__", type(source).__name__))
 
 
 def _load(path: str) -> Any:
@@ -77,7 +99,7 @@ def _load(path: str) -> Any:
     return found
 
 
-def _make(label: object, found: Any, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def _make(label: str, found: Any, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     if not isinstance(found, nn.Module) and callable(found):
         try:
             found = found(input_shape, classes)
@@ -102,13 +124,6 @@ def _example(model: nn.Module, input_shape: tuple[int, ...], vocabulary: int) ->
     if vocabulary:
         return (numbers * vocabulary).to(device, torch.int64)
     return (2 * numbers - 1).to(device, torch.get_default_dtype())
-
-
-def _check_classes(backbone: Backbone, example: Tensor, classes: int, label: str) -> None:
-    with torch.no_grad():
-        got = list(copy.deepcopy(backbone).eval()(example).shape)
-    if got != [len(example), classes]:
-        raise ConfigError(f"model {label!r} must return [b, {classes}] logits, got {got} for b = {len(example)}")
 
 
 @contextmanager

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.models.alexnet import alexnet
 from pfl_fast.models.base import Backbone
@@ -16,7 +14,7 @@ from pfl_fast.models.cnn import cnn
 from pfl_fast.models.digits_cnn import digits_cnn
 from pfl_fast.models.fasttext import fasttext
 from pfl_fast.models.mlp import mlp
-from pfl_fast.models.own import Source, own
+from pfl_fast.models.own import Source, label_of, own
 from pfl_fast.models.resnet import resnet18
 from pfl_fast.models.vision import densenet121, efficientnet_b0, mobilenet_v2
 from pfl_fast.randomness import key, torch_seed
@@ -93,21 +91,20 @@ def build(
         raise ValueError(f"build: needs at least 1 class and 1 value, got input_shape={input_shape}, classes={classes}")
     if vocabulary < 0:
         raise ValueError(f"build: vocabulary must be at least 0, got {vocabulary}")
+    if not isinstance(name, str) or ":" in name:
+        _check_options(label_of(name), options, ["head"])
+        return own(name, input_shape, classes, vocabulary, seed, **options)
+    if name not in MODELS:
+        hint = did_you_mean(name, MODELS)
+        raise ConfigError(f"unknown model {name!r}{hint or '; there is ' + ', '.join(MODELS)}")
+    entry = MODELS[name]
+    _check_options(name, options, entry.options)
+    problem = _misfit(entry, input_shape, vocabulary)
+    if problem:
+        kind = "text" if vocabulary else "images" if len(input_shape) == 3 else "features"
+        raise ConfigError(f"model {name!r} {problem}; take {default_model('', kind, input_shape)!r}, or other data")
+    text = (vocabulary,) if entry.takes == "text" else ()
     with torch_seed(key(seed, "model")):
-        if not isinstance(name, str) or ":" in name:
-            _check_options(_label(name), options, ["head"])
-            return own(name, input_shape, classes, vocabulary, **options)
-        if name not in MODELS:
-            hint = did_you_mean(name, MODELS)
-            raise ConfigError(f"unknown model {name!r}{hint or '; there is ' + ', '.join(MODELS)}")
-        entry = MODELS[name]
-        _check_options(name, options, entry.options)
-        problem = _misfit(entry, input_shape, vocabulary)
-        if problem:
-            kind = "text" if vocabulary else "features"
-            remedy = default_model("", "images" if len(input_shape) == 3 and not vocabulary else kind, input_shape)
-            raise ConfigError(f"model {name!r} {problem}; take {remedy!r}, or other data")
-        text = (vocabulary,) if entry.takes == "text" else ()
         return entry.builder(input_shape, classes, *text, **options)
 
 
@@ -154,7 +151,3 @@ def _check_options(name: str, options: dict[str, Any], known: Any) -> None:
         if option not in known:
             there = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigError(f"model {name!r} has no option {option!r} ({there}){did_you_mean(option, known)}")
-
-
-def _label(source: Source) -> str:
-    return source if isinstance(source, str) else type(source).__name__ if isinstance(source, nn.Module) else "own"

@@ -1,0 +1,22 @@
+import pytest
+
+from pfl_fast.models import MODELS
+
+VISION = {"resnet18", "mobilenet-v2", "efficientnet-b0", "densenet121"}
+
+
+def _torchvision_works():
+    try:
+        import torchvision.models  # noqa: F401
+    except (ImportError, RuntimeError, OSError, AttributeError):
+        return False
+    return True
+
+
+needs_torchvision = pytest.mark.skipif(not _torchvision_works(), reason="torchvision cannot be imported")
+
+
+def named(name, *arguments):
+    """Test parameters that start with a model's name, skipped where it needs a torchvision that is not there."""
+    assert name in MODELS
+    return pytest.param(name, *arguments, marks=[needs_torchvision] if name in VISION else [])
