@@ -187,7 +187,9 @@ class Experiment:
                 with stop_on_signals(stop), self._chosen_ops():
                     if stop.is_set():
                         raise Interrupted
-                    record = server.round() if server.rounds_done or not self._wants_initial() else server.initial_record()
+                    record = (
+                        server.round() if server.rounds_done or not self._wants_initial() else server.initial_record()
+                    )
                     self._keep(record)
                 yield record.values
         except (Interrupted, PflFastError) as error:
@@ -388,7 +390,7 @@ def federate(dataset: Dataset, partition: Partition, settings: Settings, has_bat
     """Batches as the settings ask for; BatchNorm cannot train on a single sample, so that it is skipped there."""
     s = settings
     entry = DATASETS.get(dataset.name)
-    augment = (entry.augmentation if entry else "none") if s.augment == "auto" else s.augment
+    augment = (entry.augment if entry else "none") if s.augment == "auto" else s.augment
     return FederatedData(
         dataset,
         partition,

@@ -118,9 +118,9 @@ def _float(value: Any) -> float:
 
 
 def _str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be text")  # noqa: TRY004 one kind of error for every wrong value
-    return value
+    if isinstance(value, str):
+        return value
+    raise ValueError("must be text")
 
 
 _CONVERTERS = {bool: _bool, int: _int, float: _float, str: _str}

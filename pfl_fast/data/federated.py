@@ -187,12 +187,12 @@ class FederatedData:
         count = len(self._indices["train"][client])
         if not self.shuffle:
             return torch.arange(count, device=self.device)
-        return torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), count)).to(self.device)
+        places: Tensor = torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), count))
+        return places.to(self.device)
 
     def order(self, client: int, round: int, epoch: int) -> Tensor:
         """``[n]``, the client's training samples in the order of this epoch: a function of the seed and arguments."""
-        order: Tensor = self._indices["train"][client][self.places(client, round, epoch)]
-        return order
+        return self._indices["train"][client][self.places(client, round, epoch)]
 
     def augment_keys(self, client: int, round: int, epoch: int) -> Tensor | None:
         """``[n]``, what decides the augmentation of each sample in :meth:`order`; None without augmentation."""

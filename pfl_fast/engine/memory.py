@@ -12,7 +12,7 @@ from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.layout import Layout
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
-from pfl_fast.engine.training import Descent, SingleTrainer
+from pfl_fast.engine.training import SingleTrainer
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Batch, Method
 
@@ -88,7 +88,7 @@ def estimate(
 
 
 def step_bytes(layout: Layout, method: Method, data: FederatedData) -> int:
-    """What one client takes while it trains: its tensors twice (modules and scratch), gradients, activations, tables."""
+    """What one client takes while it trains: tensors twice (modules and scratch), gradients, activations, tables."""
     trainer = SingleTrainer(layout, method, data, torch.device("cpu"), lambda: False)
     own = sum(e.value.nbytes for e in layout.entries)
     largest = int(data.train_sizes.argmax())

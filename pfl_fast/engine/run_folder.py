@@ -1,10 +1,10 @@
 """The folder of a run: what was asked for, what came out, and the state to go on from.
 
-    config.toml      every setting and option, as resolved
-    metrics.jsonl    one JSON object per round
-    clients.csv      one row per client and evaluated round
-    summary.json     best, last and mean of the last five
-    checkpoint/      see :mod:`pfl_fast.engine.checkpoint`
+config.toml      every setting and option, as resolved
+metrics.jsonl    one JSON object per round
+clients.csv      one row per client and evaluated round
+summary.json     best, last and mean of the last five
+checkpoint/      see :mod:`pfl_fast.engine.checkpoint`
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def stop_on_signals(flag: StopFlag) -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def ask(number: int, _frame: FrameType | None) -> None:
         flag.signal = number
         flag.set()
         for each, handler in before.items():  # a second one is not to wait

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from pfl_fast.models import Backbone
 
 Tensors = dict[str, Tensor]
+# FedCP's paper trains all its methods with these; the MLP is not in it and takes larger steps.
+LEARNING_RATES = {"cnn": 0.005, "resnet18": 0.1, "fasttext": 0.1, "mlp": 0.05}
 BATCH_NORM = ("shared", "params_shared_buffers_local", "personal")
 
 
@@ -177,7 +179,7 @@ class Method:
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
         """Options and settings the paper uses with this model or data set; what the user says comes first."""
-        return {}
+        return {"lr": LEARNING_RATES.get(model, 0.005)}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """The client's model, part by part."""

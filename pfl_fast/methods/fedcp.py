@@ -47,7 +47,6 @@ from pfl_fast.nn import ConditionalPolicy
 from pfl_fast.options import option
 
 LAMBDA = {"resnet18": 1.0, "fasttext": 1.0}  # and 5 for the 4-layer CNN, which everything else follows
-LEARNING_RATE = {"cnn": 0.005, "resnet18": 0.1, "fasttext": 0.1}
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,8 @@ class FedCP(Method):
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Learning rate and lam by backbone, batches of 10, one epoch."""
-        return {"lr": LEARNING_RATE.get(model, 0.005), "lam": LAMBDA.get(model, 5.0), "batch_size": 10}
+        """Learning rate and lam by backbone."""
+        return {**super().defaults(model, dataset), "lam": LAMBDA.get(model, 5.0)}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Section 2.1 of the paper's method: what is there depends on the ablation."""
