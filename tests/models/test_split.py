@@ -98,6 +98,19 @@ def test_change_of_the_logits_that_does_not_show_by_chance():
         split(model, "classifier.1", example_input=X)
 
 
+def test_head_that_is_used_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.fc(self.fc(x.flatten(1)))
+
+    with pytest.raises(ConfigError, match="'fc' is not the last thing"):
+        split(Twice(), "fc", example_input=X)
+
+
 def test_head_in_the_middle():
     with pytest.raises(ConfigError, match=r"without its head 'body\.1' cannot take \[4, 2, 3\]"):
         split(Net(), "body.1", example_input=X)
