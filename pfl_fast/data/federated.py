@@ -180,7 +180,8 @@ class FederatedData:
 
     def union(self, split: str) -> Tensor:
         """Samples of all clients, each once and sorted: clients may share tests."""
-        return torch.unique(torch.cat(self._lists(split)))
+        samples: Tensor = torch.cat(self._lists(split)).unique()
+        return samples
 
     def places(self, client: int, round: int, epoch: int) -> Tensor:
         """``[n]``, the places in the client's list of training samples that this epoch visits, in turn."""
