@@ -125,6 +125,9 @@ class FederatedData:
         self._indices: dict[str, list[Tensor]] = {
             s: [_tensor(i).to(self.device) for i in getattr(partition, s)] for s in SPLITS
         }
+        self._sizes: dict[str, NDArray[np.int64]] = {
+            split: np.array([len(index) for index in lists], dtype=np.int64) for split, lists in self._indices.items()
+        }
         self._full, self._rest = np.divmod(self.train_sizes, batch_size)
         self._rest[(self._rest < batch_size * drop_last) | (self._rest <= int(skip_single))] = 0
         self._refuse_clients_without_steps()
@@ -132,17 +135,17 @@ class FederatedData:
     @property
     def train_sizes(self) -> NDArray[np.int64]:
         """``[clients]``, training samples of each."""
-        return self._sizes("train")
+        return self._sizes["train"]
 
     @property
     def test_sizes(self) -> NDArray[np.int64]:
         """``[clients]``, test samples of each."""
-        return self._sizes("test")
+        return self._sizes["test"]
 
     @property
     def validation_sizes(self) -> NDArray[np.int64]:
         """``[clients]``, validation samples of each."""
-        return self._sizes("validation")
+        return self._sizes["validation"]
 
     @property
     def augments(self) -> bool:
@@ -255,9 +258,6 @@ class FederatedData:
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}{did_you_mean(split, SPLITS)}")
         return self._indices[split]
-
-    def _sizes(self, split: str) -> NDArray[np.int64]:
-        return np.array([len(index) for index in self._indices[split]], dtype=np.int64)
 
     def _take_x(self, index: Tensor, keys: Tensor | None) -> Tensor:
         if self.dataset.kind == "images":
