@@ -123,7 +123,8 @@ class FederatedData:
 
     def union(self, split: str) -> Tensor:
         """Samples of all clients, each once and sorted: clients may share tests."""
-        return torch.unique(torch.cat(self._lists(split)))
+        samples: Tensor = torch.cat(self._lists(split)).unique()
+        return samples
 
     def order(self, client: int, round: int, epoch: int) -> Tensor:
         """``[n]``, the client's training samples in the order of this epoch: a function of the seed and arguments."""
