@@ -1,0 +1,179 @@
+"""Downloads that survive a bad line: resumed, retried, verified, and only then given their name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.client
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pfl_fast import __version__
+from pfl_fast.errors import DataError
+
+CHUNK = 1 << 18
+Progress = Callable[[int, int | None], None]
+
+
+class _TemporaryError(Exception):
+    """Worth another try, continuing where it stopped."""
+
+
+class _MirrorError(Exception):
+    """Another address may do, not this one."""
+
+
+def fetch(
+    urls: str | Sequence[str],
+    target: Path,
+    *,
+    checksum: str | None,
+    progress: Progress | None = None,
+    tries: int = 4,
+    wait: float = 0.5,
+    timeout: float = 30.0,
+) -> Path:
+    """Downloads a file to ``target``, unless it is there.
+
+    Bytes go to ``<target>.part``, which a later call continues. Only a complete file with the right checksum is renamed
+    to ``target``.
+
+    Args:
+        urls: address, or several of the same file, tried in order.
+        target: the file to make; folders are made too.
+        checksum: ``"md5:..."`` or ``"sha256:..."``; None when none is published.
+        progress: called with the bytes so far and the bytes in all (None when unknown).
+        tries: attempts at each address; an attempt that brought bytes does not count.
+        wait: seconds before the second attempt, doubled for each further one.
+        timeout: seconds of silence after which an attempt is given up.
+
+    Raises:
+        DataError: naming what went wrong at each address.
+    """
+    if target.is_file():
+        return target
+    part = target.with_name(target.name + ".part")
+    problems = []
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for url in [urls] if isinstance(urls, str) else urls:
+            try:
+                continued = _size(part) > 0
+                _download(url, part, progress, tries, wait, timeout)
+                if continued and checksum and file_checksum(part, checksum.split(":")[0]) != checksum:
+                    # What an earlier call left was of another file.
+                    part.unlink()
+                    _download(url, part, progress, tries, wait, timeout)
+                _verify(part, checksum)
+                return part.replace(target)
+            except _MirrorError as error:
+                problems.append(f"{url}: {error}")
+    except OSError as error:
+        raise DataError(_disk_problem(error, target)) from None
+    raise DataError(f"cannot download {target.name}: {'; '.join(problems)}. Try again later, or place it at {target}")
+
+
+def _download(url: str, part: Path, progress: Progress | None, tries: int, wait: float, timeout: float) -> None:
+    left = tries
+    while True:
+        before = _size(part)
+        try:
+            _attempt(url, part, progress, timeout)
+            return
+        except _TemporaryError as error:
+            left = tries - 1 if _size(part) > before else left - 1
+            if left <= 0:
+                raise _MirrorError(f"{error} (after {tries} tries)") from None
+            time.sleep(wait * 2 ** (tries - 1 - left))
+
+
+def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+    """Gets the rest of the file, or all of it when the server cannot continue."""
+    have = _size(part)
+    headers = {"User-Agent": f"pfl-fast/{__version__}", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416:
+            if error.headers.get("Content-Range", "").endswith(f"/{have}"):
+                return
+            part.unlink(missing_ok=True)
+            raise _TemporaryError("the part fetched before does not fit") from None
+        kind = _TemporaryError if error.code in (408, 425, 429) or error.code >= 500 else _MirrorError
+        raise kind(f"the server answers {error.code} {error.reason}") from None
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        raise _TemporaryError(f"no connection ({getattr(error, 'reason', error)})") from None
+    with response:
+        resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        start = have if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length and length.isdigit() else None
+        _save(response, part, start, total, progress)
+
+
+def _save(
+    response: http.client.HTTPResponse, part: Path, start: int, total: int | None, progress: Progress | None
+) -> None:
+    done = start
+    with part.open("ab" if start else "wb") as file:
+        while True:
+            try:
+                chunk = response.read1(CHUNK)
+            except (http.client.HTTPException, OSError) as error:
+                raise _TemporaryError(f"the connection broke after {done} bytes ({error})") from None
+            if not chunk:
+                break
+            file.write(chunk)
+            done += len(chunk)
+            if progress:
+                progress(done, total)
+        file.flush()
+        if file.seekable() and part.is_file():
+            os.fsync(file.fileno())
+    if total is not None and done < total:
+        raise _TemporaryError(f"the connection broke after {done} of {total} bytes")
+
+
+def _verify(part: Path, checksum: str | None) -> None:
+    """Deletes what is not the file that was asked for."""
+    with part.open("rb") as file:
+        beginning = file.read(64).lstrip().lower()
+    if beginning.startswith((b"<!doctype", b"<html")):
+        part.unlink()
+        raise _MirrorError("the server sent a web page instead of the file")
+    if not beginning:
+        part.unlink()
+        raise _MirrorError("the server sent an empty file")
+    if checksum is None:
+        return
+    found = file_checksum(part, checksum.split(":")[0])
+    if found != checksum:
+        part.unlink()
+        raise _MirrorError(f"what it sent has checksum {found} instead of {checksum}, and was deleted")
+
+
+def file_checksum(file: Path, algorithm: str = "sha256") -> str:
+    """A file's checksum as ``"<algorithm>:<hex digits>"``."""
+    with file.open("rb") as opened:
+        return f"{algorithm}:{hashlib.file_digest(opened, algorithm).hexdigest()}"
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _disk_problem(error: OSError, target: Path) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = shutil.disk_usage(target.parent).free / 1e9
+        return (
+            f"{target}: the disk is full ({free:.1f} GB free); make room, or choose another data folder, and try again"
+        )
+    return f"{target}: cannot be written ({error.strerror or error}); choose another data folder"

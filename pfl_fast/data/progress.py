@@ -1,0 +1,45 @@
+"""How far a download is: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pfl_fast.data.download import Progress
+
+STEP = 20  # percent between lines
+
+
+@contextmanager
+def shown(label: str) -> Iterator[Progress]:
+    """Shows one download on stderr; what it yields is the ``progress`` of ``fetch``."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(label, console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=console) as bars:
+        task = bars.add_task(label, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def _lines(label: str, console: object) -> Progress:
+    from rich.console import Console
+
+    assert isinstance(console, Console)
+    said = -1
+
+    def say(done: int, total: int | None) -> None:
+        nonlocal said
+        # Without a known end, a line for every doubling.
+        step = done * 100 // total // STEP if total else done.bit_length()
+        if step > said:
+            said = step
+            how_far = f"{step * STEP} % of {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
+            console.print(f"{label}: {how_far}", highlight=False, soft_wrap=True)
+
+    return say

@@ -1,0 +1,61 @@
+"""MNIST's own format, as MNIST and Fashion-MNIST are distributed: four idx files, gzipped or not."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pfl_fast.data.sources.raw import Part, Raw, Source, from_parts
+from pfl_fast.errors import DataError
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def find(folder: Path) -> tuple[Path, ...]:
+    """The four files, if all are there."""
+    found = [next((p for p in (folder / f"{name}.gz", folder / name) if p.is_file()), None) for name in FILES]
+    return tuple(path for path in found if path) if all(found) else ()
+
+
+def source(classes: tuple[str, ...], belongs: Callable[[Path], bool]) -> Source:
+    """The source for one data set of this format.
+
+    Args:
+        classes: names of the labels.
+        belongs: whether idx files in a folder are this data set's; their names are the same for all of them.
+    """
+
+    def read(files: tuple[Path, ...], size: int) -> Raw:
+        return from_parts(parts(files), size, 1, classes)
+
+    return Source(f"{FILES[0]}.gz and its three companions", lambda f: find(f) if belongs(f) else (), read)
+
+
+def parts(files: tuple[Path, ...], domain: int = 0) -> list[Part]:
+    """Training and test part from the four files."""
+    train_x, train_y, test_x, test_y = (read_idx(file) for file in files)
+    return [
+        Part(str(files[0]), train_x, train_y, False, domain),
+        Part(str(files[2]), test_x, test_y, True, domain),
+    ]
+
+
+def read_idx(file: Path) -> NDArray[Any]:
+    """One idx file of bytes."""
+    try:
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{file}: not a readable gzip file ({error}); truncated or corrupt: fetch it again") from None
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
+        raise DataError(f"{file}: not an idx file of bytes; empty or corrupt: fetch it again")
+    start = 4 + 4 * data[3]
+    shape = tuple(np.frombuffer(data, ">i4", data[3], 4).tolist())
+    if len(data) - start != np.prod(shape, dtype=np.int64):
+        raise DataError(f"{file}: {len(data) - start} bytes of data for shape {shape}; truncated: fetch it again")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

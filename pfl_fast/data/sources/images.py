@@ -1,0 +1,47 @@
+"""Pixels: decoding, resizing, grey to colour."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pfl_fast.errors import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+
+
+def decoded(data: bytes, name: str, size: int) -> NDArray[np.uint8]:
+    """An image file as ``[size, size, 3]`` uint8: RGB, resized bilinearly where needed."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            rgb = image.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"{name}: not a readable image ({error}); the file is corrupt: fetch it again") from None
+    return np.asarray(_square(rgb, size), dtype=np.uint8)
+
+
+def resized(block: NDArray[Any], size: int, channels: int) -> NDArray[np.uint8]:
+    """``[n, H, W]`` or ``[n, H, W, 1 or 3]`` as ``[n, size, size, channels]``; grey is repeated, colour made grey.
+
+    >>> resized(np.zeros((2, 5, 5), np.uint8), 7, 3).shape
+    (2, 7, 7, 3)
+    """
+    grey = block.ndim == 3 or block.shape[3] == 1
+    plain = block.reshape(block.shape[:3]) if grey else block
+    same_size = plain.shape[1:3] == (size, size)
+    if not same_size or (not grey and channels == 1):
+        mode = "L" if channels == 1 else None
+        images = (Image.fromarray(np.ascontiguousarray(image)) for image in plain)
+        ready = [np.asarray(_square(image.convert(mode) if mode else image, size)) for image in images]
+        plain = np.stack(ready) if ready else np.empty((0, size, size), np.uint8)
+    if plain.ndim == 3:
+        plain = np.repeat(plain[..., None], channels, axis=3)
+    return np.ascontiguousarray(plain, dtype=np.uint8)
+
+
+def _square(image: Image.Image, size: int) -> Image.Image:
+    return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR)

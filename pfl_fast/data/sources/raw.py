@@ -1,0 +1,126 @@
+"""What every source delivers: labels at once, samples piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pfl_fast.data.sources.images import resized
+from pfl_fast.errors import DataError
+
+BLOCK = 1024  # samples; a piece of a few MB
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A data set as read from its files, not decoded yet.
+
+    Attributes:
+        shape: of all samples together, ``(N, ...)``.
+        dtype: of the samples: uint8, int32 or float32.
+        blocks: decodes the samples, in order, a piece ``[n, ...]`` at a time.
+        y: ``[N]`` labels.
+        classes: their names.
+        test: ``[N]``, whether a sample is in the official test part.
+        domain: ``[N]`` or None.
+        domains: names.
+        labels: other labellings ``[N]``.
+        labellings: the class names of each of those.
+        vocabulary: number of tokens; text only.
+        note: what is unusual about the files, for the user.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    blocks: Callable[[], Iterator[NDArray[Any]]]
+    y: NDArray[np.int64]
+    classes: tuple[str, ...]
+    test: NDArray[np.bool_]
+    domain: NDArray[np.int64] | None = None
+    domains: tuple[str, ...] = ()
+    labels: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    labellings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    vocabulary: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One accepted layout of a data set.
+
+    Attributes:
+        layout: how it looks on disk, for the user.
+        find: the files or folders of this layout in a folder; none when it is not there. Looks at names only.
+        read: those files, at an image size (or number of tokens).
+    """
+
+    layout: str
+    find: Callable[[Path], tuple[Path, ...]]
+    read: Callable[[tuple[Path, ...], int], Raw]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Decoded images of one file: ``x`` is ``[n, H, W]`` or ``[n, H, W, C]`` uint8, ``y`` is ``[n]``."""
+
+    file: str
+    x: NDArray[Any]
+    y: NDArray[Any]
+    test: bool = False
+    domain: int = 0
+
+
+def from_parts(
+    parts: Sequence[Part],
+    size: int,
+    channels: int,
+    classes: tuple[str, ...],
+    domains: tuple[str, ...] = (),
+    **more: Any,
+) -> Raw:
+    """Images of several files, one after the other, checked and brought to one size and number of channels."""
+    for part in parts:
+        check_images(part)
+    y = np.concatenate([np.asarray(part.y).reshape(-1).astype(np.int64) for part in parts])
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        for part in parts:
+            for start in range(0, len(part.x), BLOCK):
+                yield resized(part.x[start : start + BLOCK], size, channels)
+
+    def each(values: Sequence[int | bool], dtype: type) -> NDArray[Any]:
+        return np.repeat(np.array(values, dtype), [len(part.x) for part in parts])
+
+    return Raw(
+        shape=(len(y), size, size, channels),
+        dtype="uint8",
+        blocks=blocks,
+        y=y,
+        classes=classes,
+        test=each([part.test for part in parts], np.bool_),
+        domain=each([part.domain for part in parts], np.int64) if domains else None,
+        domains=domains,
+        **more,
+    )
+
+
+def check_images(part: Part) -> None:
+    """Refuses arrays that are not images with one label each."""
+    if part.x.dtype != np.uint8:
+        broken = np.issubdtype(part.x.dtype, np.floating) and np.isnan(part.x).any()
+        what = "hold NaN" if broken else f"are {part.x.dtype}"
+        raise DataError(f"{part.file}: the images {what}; expected uint8 values 0 to 255: fetch or export it again")
+    if part.x.ndim not in (3, 4) or (part.x.ndim == 4 and part.x.shape[3] not in (1, 3)):
+        raise DataError(f"{part.file}: images of shape {part.x.shape}; expected [N, H, W] or [N, H, W, 1 or 3]")
+    if len(part.x) != np.size(part.y):
+        raise DataError(
+            f"{part.file}: {len(part.x)} images but {np.size(part.y)} labels; truncated, or of different parts: "
+            "fetch it again"
+        )
+    if not np.issubdtype(np.asarray(part.y).dtype, np.number) or not np.all(np.mod(part.y, 1) == 0):
+        raise DataError(f"{part.file}: labels that are not whole numbers (NaN?): fetch or export it again")

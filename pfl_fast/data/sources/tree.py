@@ -1,0 +1,81 @@
+"""Files below a folder or inside zip archives, named alike: nothing is unpacked to disk."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pfl_fast.data.sources.images import decoded
+from pfl_fast.errors import DataError
+
+BATCH = 256  # images decoded at a time
+
+
+class Tree:
+    """All files of some folders and zip archives; ``names`` are their paths with forward slashes."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._read: dict[str, Callable[[], bytes]] = {}
+        self._where: dict[str, Path] = {}
+        for root in roots:
+            if root.is_dir():
+                self._add_folder(root)
+            else:
+                self._add_archive(root)
+        self.names = sorted(self._read)
+
+    def _add_folder(self, root: Path) -> None:
+        for folder, folders, files in os.walk(root):
+            folders.sort()
+            for file in files:
+                path = Path(folder, file)
+                name = path.relative_to(root.parent).as_posix()
+                self._read[name], self._where[name] = path.read_bytes, root.parent
+
+    def _add_archive(self, file: Path) -> None:
+        try:
+            archive = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise DataError(
+                f"{file}: not a readable zip archive ({error}); truncated or corrupt: fetch it again"
+            ) from None
+        for member in archive.infolist():
+            if not member.is_dir():
+                self._read[member.filename] = _member_reader(archive, member)
+                self._where[member.filename] = file
+
+    def read(self, name: str) -> bytes:
+        """The contents of one file."""
+        try:
+            return self._read[name]()
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            raise DataError(f"{self.path(name)}: corrupt ({error}); fetch the archive again") from None
+        except KeyError:
+            raise DataError(f"{self.path(name)}: missing; the data set is incomplete: fetch it again") from None
+
+    def path(self, name: str) -> Path:
+        """Where a file is, for messages."""
+        return self._where.get(name, Path()) / name
+
+    def text(self, name: str) -> list[str]:
+        """The lines of a text file."""
+        return self.read(name).decode("utf-8", "replace").splitlines()
+
+    def images(self, names: Sequence[str], size: int) -> Iterator[NDArray[Any]]:
+        """Decodes images, some at a time, on all cores: ``[n, size, size, 3]`` uint8 each."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for start in range(0, len(names), BATCH):
+                some = names[start : start + BATCH]
+                yield np.stack(list(pool.map(lambda name: decoded(self.read(name), str(self.path(name)), size), some)))
+
+
+def _member_reader(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Callable[[], bytes]:
+    return lambda: archive.read(member)

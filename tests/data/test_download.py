@@ -1,0 +1,245 @@
+import hashlib
+import http.server
+import re
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from pfl_fast.data.download import fetch, file_checksum
+from pfl_fast.data.progress import shown
+from pfl_fast.errors import DataError
+
+CONTENT = bytes(range(256)) * 1021
+MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves CONTENT, badly: ``faults`` are used up one request at a time, then it behaves."""
+
+    daemon_threads = True
+    content = CONTENT
+    faults: tuple = ()
+    ranges = True
+    length = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.requests = []
+        self.url = f"http://127.0.0.1:{self.server_port}/data.bin"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        server = self.server
+        asked = self.headers.get("Range")
+        server.requests.append(asked)
+        fault, *rest = server.faults or (None,)
+        server.faults = tuple(rest)
+        if isinstance(fault, int):
+            self.send_error(fault)
+            return
+        start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and server.ranges else 0
+        if start >= len(server.content) > 0 and start:
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(server.content)}")
+            self.end_headers()
+            return
+        body = server.content[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
+        if server.length:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if fault == "cut":
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def server():
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "new folder" / "data.bin"
+
+
+def get(urls, target, checksum=MD5, **more):
+    return fetch(urls, target, checksum=checksum, wait=0.001, **more)
+
+
+def left_over(target):
+    return sorted(path.name for path in target.parent.iterdir())
+
+
+def test_a_file_arrives_and_is_not_fetched_twice(server, target):
+    seen = []
+    assert get(server.url, target, progress=lambda *now: seen.append(now)) == target
+    assert target.read_bytes() == CONTENT
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    get(server.url, target)
+    assert len(server.requests) == 1
+    assert left_over(target) == ["data.bin"]
+
+
+def test_a_cut_connection_is_continued(server, target):
+    server.faults = ("cut", "cut", "cut", "cut", "cut", "cut")
+    get(server.url, target, tries=2)
+    assert target.read_bytes() == CONTENT
+    assert server.requests[0] is None
+    assert server.requests[1] == f"bytes={len(CONTENT) // 2}-"
+    assert len(server.requests) == 7
+
+
+def test_a_cut_without_content_length_is_noticed_by_the_checksum(server, target):
+    server.length, server.faults = False, ("cut",)
+    with pytest.raises(DataError, match=r"data\.bin.*instead of md5:.*deleted"):
+        get(server.url, target)
+    assert left_over(target) == []
+
+
+def test_no_content_length(server, target):
+    server.length = False
+    seen = []
+    get(server.url, target, progress=lambda *now: seen.append(now))
+    assert target.read_bytes() == CONTENT
+    assert seen[-1] == (len(CONTENT), None)
+
+
+def test_a_server_that_ignores_ranges_starts_over(server, target):
+    server.ranges, server.faults = False, ("cut",)
+    get(server.url, target)
+    assert target.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("size", [1, 1009, len(CONTENT)])
+def test_an_earlier_part_is_used(server, target, size):
+    target.parent.mkdir()
+    target.with_name("data.bin.part").write_bytes(CONTENT[:size])
+    get(server.url, target)
+    assert target.read_bytes() == CONTENT
+    assert server.requests == [f"bytes={size}-"]
+
+
+def test_an_earlier_part_that_is_too_long_is_dropped(server, target):
+    target.parent.mkdir()
+    target.with_name("data.bin.part").write_bytes(CONTENT + b"more")
+    get(server.url, target)
+    assert target.read_bytes() == CONTENT
+
+
+def test_an_earlier_part_of_something_else_never_gets_the_name(server, target):
+    target.parent.mkdir()
+    target.with_name("data.bin.part").write_bytes(b"something else")
+    get(server.url, target)
+    assert target.read_bytes() == CONTENT
+    assert server.requests == ["bytes=14-", None]
+
+
+@pytest.mark.parametrize(
+    ("content", "checksum", "message"),
+    [
+        (b"garbage" * 11, MD5, f"checksum md5:.* instead of {MD5}"),
+        (b"garbage", "sha256:" + "0" * 64, "checksum sha256:"),
+        (b" <!DOCTYPE html><p>Sign in", None, "a web page instead"),
+        (b"<HTML>quota exceeded", None, "a web page instead"),
+        (b"", None, "an empty file"),
+    ],
+)
+def test_garbage_is_deleted(server, target, content, checksum, message):
+    server.content = content
+    with pytest.raises(DataError, match=message):
+        get(server.url, target, checksum)
+    assert left_over(target) == []
+
+
+def test_without_checksum_the_file_is_taken(server, target):
+    assert get(server.url, target, None).read_bytes() == CONTENT
+
+
+def test_not_found_is_final_and_names_the_remedy(server, target):
+    server.faults = (404, 404)
+    with pytest.raises(DataError, match=rf"{server.url}: the server answers 404.*place it at {target}"):
+        get(server.url, target)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("code", [503, 429, 500])
+def test_a_busy_server_is_asked_again(server, target, code):
+    server.faults = (code, code)
+    get(server.url, target)
+    assert len(server.requests) == 3
+
+
+def test_a_busy_server_is_not_asked_for_ever(server, target):
+    server.faults = (503,) * 50
+    with pytest.raises(DataError, match=r"503.*after 3 tries"):
+        get(server.url, target, tries=3)
+    assert len(server.requests) == 3
+
+
+def test_refused_connections(target):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/data.bin"
+    with pytest.raises(DataError, match="no connection"):
+        get(url, target, tries=2)
+
+
+def test_the_next_mirror_is_tried(server, target):
+    server.faults = (404,)
+    get([server.url + "1", server.url + "2"], target)
+    assert target.read_bytes() == CONTENT
+
+
+def test_a_silent_server(target):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/data.bin"
+        with pytest.raises(DataError, match="timed out"):
+            get(url, target, tries=1, timeout=0.05)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk(server, target):
+    target.parent.mkdir()
+    target.with_name("data.bin.part").symlink_to("/dev/full")
+    with pytest.raises(DataError, match="disk is full"):
+        get(server.url, target)
+    assert not target.exists()
+
+
+def test_a_folder_that_cannot_be_made(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="choose another data folder"):
+        get(server.url, tmp_path / "file" / "data.bin")
+
+
+def test_checksum_of_nothing(tmp_path):
+    (tmp_path / "empty").touch()
+    assert file_checksum(tmp_path / "empty", "md5") == "md5:d41d8cd98f00b204e9800998ecf8427e"
+
+
+def test_progress_is_lines_where_there_is_no_terminal(server, target, capsys):
+    with shown("data.bin") as progress:
+        get(server.url, target, progress=progress)
+        progress(7, None)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "data.bin: 100 % of 0.3 MB"
+    assert all(line.startswith("data.bin: ") for line in lines)
+    assert len(lines) <= 6
