@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from pfl_fast import __version__
+from pfl_fast.cli.data import data
+from pfl_fast.cli.datasets import datasets
 from pfl_fast.cli.doctor import doctor
 from pfl_fast.errors import PflFastError
 
@@ -14,6 +16,8 @@ EXAMPLES = """\b
 Examples:
   pfl-fast doctor            what is installed, what is missing, what to do about it
   pfl-fast doctor --json     the same for scripts
+  pfl-fast datasets          the data sets known by name, and what of them is on disk
+  pfl-fast data get mnist    download and prepare one
 """
 
 
@@ -35,4 +39,6 @@ def main() -> None:
     """Personalized federated learning: every client in one process, fast, on CPU or GPU."""
 
 
+main.add_command(data)
+main.add_command(datasets)
 main.add_command(doctor)

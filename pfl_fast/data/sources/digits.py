@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,14 @@ from pfl_fast.data.sources.raw import Part, Raw, Source, from_parts
 
 def find(folder: Path) -> tuple[Path, ...]:
     """The file inside scikit-learn, whatever ``folder`` is."""
-    import sklearn.datasets
-
     del folder
-    file = Path(sklearn.datasets.__file__).parent / "data" / "digits.csv.gz"
-    return (file,) if file.is_file() else ()
+    package = find_spec("sklearn")  # importing it would take seconds
+    files = (
+        [Path(root) / "datasets" / "data" / "digits.csv.gz" for root in (package.submodule_search_locations or ())]
+        if package
+        else []
+    )
+    return tuple(file for file in files if file.is_file())
 
 
 def read(files: tuple[Path, ...], size: int) -> Raw:

@@ -1,0 +1,97 @@
+"""``pfl-fast datasets``: the data sets known by name, and what of them is on disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pfl_fast.paths import data_folder
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    help="Look here. Default: $PFL_FAST_DATA, else the user's data folder.",
+)
+def datasets(as_json: bool, data_dir: Path | None) -> None:
+    r"""List the data sets known by name, their terms, and what of them is on disk.
+
+    \b
+    Examples:
+      pfl-fast datasets
+      pfl-fast datasets --data-dir /mnt/data
+      pfl-fast datasets --json | python -m json.tool
+    """
+    folder = (data_dir or data_folder()).expanduser()
+    rows = catalogue_facts(folder)
+    click.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows, folder)
+
+
+def catalogue_facts(folder: Path) -> dict[str, dict[str, Any]]:
+    """Everything the catalogue says, and the files found for it, by name."""
+    from pfl_fast.data.catalogue import DATASETS, locate
+    from pfl_fast.data.prepared import MANIFEST
+
+    rows = {}
+    for name, entry in DATASETS.items():
+        found = locate(entry, folder)
+        prepared = sorted(folder.glob(f"prepared/{entry.base or name}-[0-9]*/{MANIFEST}"))
+        rows[name] = {
+            **{key: getattr(entry, key) for key in ("title", "kind", "classes", "domains", "samples", "input_shape")},
+            **{key: getattr(entry, key) for key in ("licence", "homepage", "download_bytes", "mean", "std", "augment")},
+            "files": [asdict(download) for download in entry.downloads],
+            "by_hand": entry.by_hand,
+            "on_disk": {
+                "raw": [str(file) for file in found[1]] if found else [],
+                "prepared": [str(file.parent) for file in prepared],
+            },
+        }
+    return rows
+
+
+def _print_table(rows: dict[str, dict[str, Any]], folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title, justify in (
+        ("name", "left"), ("kind", "left"), ("classes", "right"), ("samples", "right"), ("input", "left"),
+        ("download", "right"), ("on disk", "left"), ("licence", "left"),
+    ):  # fmt: skip
+        table.add_column(title, justify=justify, no_wrap=title != "licence")  # type: ignore[arg-type]
+    for name, row in rows.items():
+        domains = f", {row['domains']} domains" if row["domains"] else ""
+        table.add_row(
+            name,
+            row["kind"] + domains,
+            str(row["classes"]),
+            str(row["samples"]),
+            "x".join(map(str, row["input_shape"])),
+            _download_size(row),
+            _on_disk(row),
+            row["licence"],
+        )
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # in a pipe nothing is cut or wrapped
+    console.print(table)
+    console.print(f"\nLooked in {folder}. 'pfl-fast data get NAME' fetches and prepares one.", highlight=False)
+
+
+def _download_size(row: dict[str, Any]) -> str:
+    if row["by_hand"]:
+        return "by hand"
+    size = row["download_bytes"] / 1e6
+    return "-" if not size else f"{size:.0f} MB" if size < 1000 else f"{size / 1000:.1f} GB"
+
+
+def _on_disk(row: dict[str, Any]) -> str:
+    if not row["files"]:
+        return "always"
+    return " + ".join(kind for kind in ("raw", "prepared") if row["on_disk"][kind]) or "-"

@@ -1,0 +1,203 @@
+"""Data sets by name: found on disk, else downloaded, else generated in their shape, which is said aloud."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from filelock import FileLock
+
+from pfl_fast.data import catalogue
+from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.download import Progress, fetch
+from pfl_fast.data.entry import Entry
+from pfl_fast.data.prepared import BrokenCacheError, read_prepared, source_facts, write_prepared
+from pfl_fast.data.stand_in import stand_in
+from pfl_fast.errors import DataError
+from pfl_fast.paths import cache_folder, data_folder
+
+
+def _to_stderr(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def _unheard(_message: str) -> None:
+    """For what was said already."""
+
+
+def _no_progress(_label: str) -> AbstractContextManager[Progress | None]:
+    return nullcontext()
+
+
+def load(
+    name: str,
+    *,
+    folder: Path | None = None,
+    size: int | None = None,
+    real_only: bool = False,
+    seed: int = 0,
+    download: bool = True,
+    stand_in_samples: int | None = None,
+    report: Callable[[str], None] = _to_stderr,
+    progress: Callable[[str], AbstractContextManager[Progress | None]] = _no_progress,
+) -> Dataset:
+    """A data set of the catalogue, decoded once and memory-mapped from then on.
+
+    Args:
+        name: as ``pfl-fast datasets`` lists it.
+        folder: the data folder, or one that holds the files, directly or in ``<folder>/<name>/``; it may be read-only.
+            Default: ``$PFL_FAST_DATA``, else the user's data folder.
+        size: side of the images, or number of tokens; default as in the catalogue.
+        real_only: an error instead of a stand-in.
+        seed: of generated data.
+        download: whether files that are missing may be fetched.
+        stand_in_samples: how many samples to generate.
+        report: gets a line for everything the user should know. Default: stderr.
+        progress: for each download's name, a context in which its progress is shown.
+
+    Raises:
+        DataError: for an unknown name, broken files, and with ``real_only`` for missing ones.
+    """
+    entry = catalogue.entry(name)
+    if size is None:
+        size = entry.size
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    if not entry.sources:
+        return stand_in(name, size, stand_in_samples, seed)
+    root = (folder or data_folder()).expanduser()
+    base = entry.base or name
+    cache = prepared_folder(base, size, root)
+    opened = _open(name, entry, cache, root, report)
+    problem = ""
+    if opened is None and (catalogue.locate(entry, root) or download):
+        with _lock(cache):
+            # Another process may have done it while this one waited.
+            opened = _open(name, entry, cache, root, _unheard)
+            if opened is None:
+                problem = _download(base, entry, root, report, progress) if download else ""
+                found = None if problem else catalogue.locate(entry, root)
+                if found:
+                    source, files = found
+                    report(f"{name}: preparing {', '.join(file.name for file in files[:4])} in {files[0].parent}, once")
+                    write_prepared(cache, base, source.read(files, size), files)
+                    opened = _open(name, entry, cache, root, report)
+    if opened is not None:
+        dataset, note = opened
+        if note:
+            report(f"{name}: {note}")
+        return dataset
+    advice = missing(name, entry, root, problem)
+    if real_only:
+        raise DataError(advice)
+    result = stand_in(name, size, stand_in_samples, seed)
+    report(f"{advice}\nUsing a SYNTHETIC STAND-IN of {len(result)} generated samples instead; results say so.")
+    return result
+
+
+def prepared_folder(base: str, size: int, root: Path) -> Path:
+    """Where the decoded form is kept: in the data folder; if that is read-only, in the default data or cache folder."""
+    for home in (root, data_folder(), cache_folder()):
+        if _writable(home):
+            break
+    else:
+        raise DataError(f"neither {root} nor {data_folder()} can be written to; set PFL_FAST_DATA to a folder that can")
+    mark = "" if home == root else "-" + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
+    return home / "prepared" / f"{base}-{size}{mark}"
+
+
+def missing(name: str, entry: Entry, root: Path, problem: str = "") -> str:
+    """What to fetch from where, and where to put it."""
+    target = root / (entry.base or name)
+    lines = [f"{name}: not found in {root}{f' ({problem})' if problem else ''}"]
+    if entry.by_hand:
+        lines.append(f"{entry.by_hand}, into {target}")
+    else:
+        lines.append(f"run 'pfl-fast data get {name}', or place into {target}:")
+        lines += [f"  {d.urls[0]} ({d.checksum or 'no published checksum'})" for d in entry.downloads]
+    lines += [f"accepted: {source.layout}" for source in entry.sources]
+    return "\n  ".join(lines)
+
+
+def _lock(cache: Path) -> FileLock:
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{cache.parent}: cannot be made ({error.strerror}); set PFL_FAST_DATA to another folder"
+        ) from None
+    return FileLock(cache.with_name(f"{cache.name}.lock"))
+
+
+def _writable(folder: Path) -> bool:
+    """Permission bits count even for root, who could write anyway: a read-only folder is meant to stay as it is."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return existing.is_dir() and bool(existing.stat().st_mode & 0o222) and os.access(existing, os.W_OK)
+
+
+def _download(
+    base: str,
+    entry: Entry,
+    root: Path,
+    report: Callable[[str], None],
+    progress: Callable[[str], AbstractContextManager[Progress | None]],
+) -> str:
+    """Fetches what is missing, nothing if the user has placed files; returns why that was not possible."""
+    have = [item for item in entry.downloads if (root / base / item.file).is_file()]
+    started = 0 < len(have) < len(entry.downloads)
+    if catalogue.locate(entry, root) and (entry.by_hand or not started):
+        return ""
+    if entry.by_hand:
+        return "it cannot be fetched automatically"
+    if not _writable(root):
+        return "the folder is read-only"
+    for item in entry.downloads:
+        if item not in have:
+            report(f"{base}: downloading {item.file} from {item.urls[0]}")
+            try:
+                with progress(item.file) as shown:
+                    fetch(item.urls, root / base / item.file, checksum=item.checksum, progress=shown)
+            except DataError as error:
+                return str(error)
+    return ""
+
+
+def _open(
+    name: str, entry: Entry, cache: Path, root: Path, report: Callable[[str], None]
+) -> tuple[Dataset, str] | None:
+    """The prepared data set and a note on it, if it is there, intact, and made from the files that are there."""
+    try:
+        opened = read_prepared(cache)
+    except BrokenCacheError as error:
+        report(f"{cache}: cannot be used ({error}); it will be prepared again")
+        return None
+    if opened is None:
+        return None
+    manifest, arrays = opened
+    found = catalogue.locate(entry, root)
+    if found and [source_facts(file) for file in found[1]] != [
+        {key: fact[key] for key in ("file", "bytes")} for fact in manifest["sources"]
+    ]:
+        report(f"{cache}: made from other files than {found[1][0]}; it will be prepared again")
+        return None
+    labels = {key.removeprefix("labels-"): array for key, array in arrays.items() if key.startswith("labels-")}
+    dataset = Dataset(
+        name=name,
+        x=arrays["x"],
+        y=arrays["y"],
+        classes=tuple(manifest["classes"]),
+        test=arrays["test"],
+        mean=entry.mean,
+        std=entry.std,
+        domain=arrays.get("domain"),
+        domains=tuple(manifest["domains"]),
+        labels=labels,
+        vocabulary=manifest["vocabulary"],
+    )
+    if entry.labelling:
+        dataset = dataset.relabel(entry.labelling, tuple(manifest["labellings"][entry.labelling]))
+    return dataset, manifest["note"]

@@ -1,0 +1,52 @@
+"""Generated data in the shape of a real data set that is not there. It says so in ``source``, and so do all results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pfl_fast.data.catalogue import DATASETS
+from pfl_fast.data.dataset import STAND_IN, SYNTHETIC, Dataset
+from pfl_fast.data.sources.names import CIFAR100_COARSE, COARSE_OF_FINE
+from pfl_fast.data.synthetic import synthetic
+
+SAMPLES = 6000
+MOST_BYTES = 1 << 28
+
+
+def stand_in(name: str, size: int, samples: int | None, seed: int) -> Dataset:
+    """Same shape, classes and domains as the real data set, fewer samples.
+
+    Args:
+        name: in the catalogue.
+        size: side of the images, or number of tokens.
+        samples: how many; None takes 6000, or as many as fit into 256 MB.
+        seed: of the generator.
+    """
+    entry = DATASETS[name]
+    fine = DATASETS[entry.base] if entry.base else entry
+    shape = entry.shape(size)
+    if samples is None:
+        samples = max(1, min(SAMPLES, MOST_BYTES // int(np.prod(shape))))
+    data = synthetic(
+        samples,
+        shape,
+        fine.classes,
+        domains=entry.domains,
+        seed=seed,
+        kind=entry.kind,
+        vocabulary=entry.vocabulary,
+        name=name,
+    )
+    data = replace(
+        data,
+        mean=entry.mean,
+        std=entry.std,
+        test=data.test & entry.official_test,
+        source=STAND_IN if entry.sources else SYNTHETIC,
+    )
+    if entry.base:
+        data.labels.update(fine=data.y, coarse=np.array(COARSE_OF_FINE, np.int64)[data.y])
+        return data.relabel("coarse", CIFAR100_COARSE) if entry.labelling else data
+    return data
