@@ -40,5 +40,5 @@ def read_fl_bench(file: str | Path, dataset: Dataset) -> Partition:
             )
         return tuple(pooled[index] for index in lists)
 
-    settings = {"dataset": dataset.name, "samples": len(dataset), "from": "FL-bench"}
+    settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), "from": "FL-bench"}
     return Partition("natural", settings, column("train"), column("test"), column("val"))
