@@ -132,10 +132,17 @@ def _domain_cells(dataset: Dataset, seed: int) -> list[list[int | None]]:
     ]
 
 
+def _short(name: str) -> str:
+    """As much of a name as fits under an image."""
+    return name if len(name) <= 12 else f"{name[:11]}…"
+
+
 def _montage(
     dataset: Dataset, cells: list[list[int | None]], rows: list[str], columns: list[str], file: str | Path
 ) -> None:
-    height, width, channels = dataset.x.shape[1:]
+    step = -(-max(dataset.x.shape[1:3]) // 96)  # large images are thinned out
+    small = dataset.x[:, ::step, ::step]
+    height, width, channels = small.shape[1:]
     zoom = max(1, round(64 / max(height, width)))
     gap = 2 if rows else 12 + round(max(height, width) * zoom / 8)  # names stand between the images
     tall, wide = height * zoom + gap, width * zoom + 2
@@ -143,9 +150,7 @@ def _montage(
     for row, line in enumerate(cells):
         for column, sample in enumerate(line):
             if sample is not None:
-                image = np.broadcast_to(
-                    np.asarray(dataset.x[sample])[..., : 3 if channels >= 3 else 1], (height, width, 3)
-                )
+                image = np.broadcast_to(np.asarray(small[sample])[..., : 3 if channels >= 3 else 1], (height, width, 3))
                 large = image.repeat(zoom, 0).repeat(zoom, 1)
                 sheet[row * tall : row * tall + height * zoom, column * wide : column * wide + width * zoom] = large
     axes, save = _figure(sheet.shape[1] / 130, sheet.shape[0] / 130, max(map(len, rows), default=0))
@@ -158,7 +163,7 @@ def _montage(
     if not rows:
         for number, name in enumerate(dataset.classes):
             place = (number % GRID * wide, number // GRID * tall + height * zoom + 1)
-            axes.text(*place, name[:14], ha="left", va="top", fontsize=4.5)
+            axes.text(*place, _short(name), ha="left", va="top", fontsize=4.5)
     axes.set_title(
         f"{dataset.name}: {len(dataset)} samples, {len(dataset.classes)} classes, {dataset.source}",
         fontsize=9,
