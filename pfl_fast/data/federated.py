@@ -113,7 +113,7 @@ class FederatedData:
         channels_last: bool = True,
     ) -> None:
         _check_options(dataset, batch_size, skip_single, augment)
-        _check_partition(dataset, partition)
+        partition.check_fits(dataset)
         self.dataset, self.partition = dataset, partition
         self.clients, self.num_classes, self.input_shape = partition.clients, len(dataset.classes), dataset.input_shape
         self.batch_size, self.seed, self.shuffle, self.augment = batch_size, seed, shuffle, augment
@@ -317,16 +317,6 @@ def _check_options(dataset: Dataset, batch_size: int, skip_single: bool, augment
         raise ValueError(f"augment={augment!r} is for images, but {dataset.name} is {dataset.kind}")
     if dataset.kind == "images" and not len(dataset.mean) == len(dataset.std) == dataset.x.shape[-1]:
         raise DataError(f"{dataset.name}: mean and std must have one number for each of {dataset.x.shape[-1]} channels")
-
-
-def _check_partition(dataset: Dataset, partition: Partition) -> None:
-    expected = partition.settings.get("samples", len(dataset))
-    largest = max((int(i.max()) for s in SPLITS for i in getattr(partition, s) if len(i)), default=-1)
-    if expected != len(dataset) or largest >= len(dataset):
-        raise DataError(
-            f"the partition is of {partition.settings.get('dataset', 'other data')} with "
-            f"{max(expected, largest + 1)} samples, but {dataset.name} has {len(dataset)}; make it again"
-        )
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
