@@ -22,7 +22,7 @@ from pfl_fast.data.prepare import load
 from pfl_fast.engine.events import Listener
 from pfl_fast.engine.executor import Executor
 from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.memory import Estimate, estimate
+from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.records import RoundRecord, summarise_run
 from pfl_fast.engine.run_folder import RunFolder
 from pfl_fast.engine.sampling import sample
@@ -183,6 +183,7 @@ class Experiment:
 
         Ctrl-C and SIGTERM end it between two steps with :class:`Interrupted`; results and state are kept.
         """
+        refuse_if_too_large(self.memory())
         server, stop = self.server, self.server.executor.stop
         self._tell("started")
         try:
