@@ -37,6 +37,8 @@ from pfl_fast.models import Backbone, batch_norm_tensors, build, default_model
 from pfl_fast.options import convert, unknown
 from pfl_fast.randomness import key, torch_seed
 
+OBJECTS = ("method", "dataset", "model", "partition")  # may be given as objects instead of names
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -148,15 +150,16 @@ class Experiment:
         Args:
             folder: of the run, ``out`` of the experiment that began it.
             report: told what the user should know, line by line.
-            changes: settings that do not change what is computed (``executor``, ``device``, ...), and more ``rounds``.
+            changes: settings that do not change what is computed (``executor``, ``device``, ...), and more ``rounds``;
+                and again those of ``method``, ``dataset``, ``model`` and ``partition`` that were objects, not names.
         """
         folder = Path(folder)
         if not (folder / "config.toml").exists():
             raise ConfigError(f"{folder}: there is no run in it (no config.toml)")
         values = config.read(folder / "config.toml")
+        objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
         refuse_changes(values, changes)
-        method = values.pop("method", "")
-        experiment = cls(method, report=report, **{**values, **changes})
+        experiment = cls(report=report, **{**values, **changes, **objects})
         run = RunFolder(folder, experiment.settings.checkpoint_seconds)
         run.restore(experiment, report)
         experiment.listeners.append(run)
