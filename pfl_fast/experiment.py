@@ -124,11 +124,13 @@ class Experiment:
         s = self.settings
         self.partition = partition if isinstance(partition, Partition) else make(self.dataset, s)
         backbone = build_model(model if not isinstance(model, str) else name, self.dataset, s)
-        self.data = federate(self.dataset, self.partition, s, has_batch_norm=bool(batch_norm_tensors(backbone)))
-        setting = Setting(self.data.clients, s.rounds, s.local_epochs, self.data.num_classes)
+        setting = Setting(self.partition.clients, s.rounds, s.local_epochs, len(self.dataset.classes))
         self.method = self.kind(self.options, setting)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
+        # Of all parts, as a method may bring BatchNorm to a model without any.
+        has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
+        self.data = federate(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
         self.layout = Layout(parts, **layout_settings(s, self.kind))
