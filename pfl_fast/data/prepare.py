@@ -16,7 +16,6 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.download import Progress, fetch
 from pfl_fast.data.entry import Entry
 from pfl_fast.data.prepared import BrokenCacheError, read_prepared, source_facts, write_prepared
-from pfl_fast.data.stand_in import stand_in
 from pfl_fast.errors import DataError
 from pfl_fast.paths import cache_folder, data_folder
 
@@ -68,7 +67,7 @@ def load(
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     if not entry.sources:
-        return stand_in(name, size, stand_in_samples, seed)
+        return _generated(name, size, stand_in_samples, seed)
     root = (folder or data_folder()).expanduser()
     base = entry.base or name
     cache = prepared_folder(base, size, root)
@@ -94,9 +93,15 @@ def load(
     advice = missing(name, entry, root, problem)
     if real_only:
         raise DataError(advice)
-    result = stand_in(name, size, stand_in_samples, seed)
+    result = _generated(name, size, stand_in_samples, seed)
     report(f"{advice}\nUsing a SYNTHETIC STAND-IN of {len(result)} generated samples instead; results say so.")
     return result
+
+
+def _generated(name: str, size: int, samples: int | None, seed: int) -> Dataset:
+    from pfl_fast.data.stand_in import stand_in  # imports torch, which real data can do without
+
+    return stand_in(name, size, samples, seed)
 
 
 def prepared_folder(base: str, size: int, root: Path) -> Path:
