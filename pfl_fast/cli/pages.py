@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_fast.cli.progress import ACCURACIES, duration
-from pfl_fast.cli.setting_options import SETTINGS
+from pfl_fast.cli.setting_options import PLACES, SETTINGS
 from pfl_fast.data.dataset import STAND_IN
 
 if TYPE_CHECKING:
@@ -157,13 +157,13 @@ def next_commands(experiment: Experiment, folder: Path, command: Sequence[str]) 
 
 
 def as_words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as they are written on the command line.
+    """Settings as they are written on the command line, the common ones first.
 
-    >>> as_words({"rounds": "10", "local_epochs": 2, "shuffle": False})
+    >>> as_words({"shuffle": False, "rounds": "10", "local_epochs": 2})
     ['--rounds', '10', '--local-epochs', '2', '--no-shuffle']
     """
     words = []
-    for name, value in settings.items():
+    for name, value in sorted(settings.items(), key=lambda item: PLACES.index(item[0])):
         flag = name.replace("_", "-")
         if SETTINGS[name].type == "bool":
             words.append(f"--{flag}" if str(value).lower() in {"true", "yes", "on", "1"} else f"--no-{flag}")

@@ -30,6 +30,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "How it runs": ("workers", "stack", "state", "checkpoint_seconds"),
 }  # fmt: skip
+PLACES = [name for names in GROUPS.values() for name in names]
 METAVARS = {"bool": None, "int": "INTEGER", "float": "NUMBER", "str": "TEXT"}
 
 
@@ -76,8 +77,7 @@ class GroupedCommand(click.Command):
         """Writes the options' part of ``--help``."""
         options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
         records = {str(p.name): record for p in options if (record := p.get_help_record(ctx))}
-        placed = {name for names in GROUPS.values() for name in names}
-        groups = {**GROUPS, "More options": [name for name in records if name not in placed]}
+        groups = {**GROUPS, "More options": [name for name in records if name not in PLACES]}
         for title, names in groups.items():
             rows = [records[name] for name in names if name in records]
             if rows:
