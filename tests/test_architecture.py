@@ -29,10 +29,12 @@ MAY_IMPORT = {
     "cli": {
         "config",
         "data",
+        "engine",
         "errors",
         "experiment",
         "methods",
         "models",
+        "options",
         "report",
         "analysis",
         "native",
