@@ -133,7 +133,8 @@ class Experiment:
         self.data = federate(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
-        self.layout = Layout(parts, **layout_settings(s, self.kind))
+        adam = {part for phase in self.method.phases(1) for part in phase.adam}
+        self.layout = Layout(parts, adam=adam, **layout_settings(s, self.kind))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self._stack = ExitStack()
@@ -212,7 +213,7 @@ class Experiment:
             self._tell("interrupted")
 
     def _is_done(self) -> bool:
-        return self.server.rounds_done >= self.settings.rounds
+        return self.server.rounds_done >= self.server.last_round
 
     def _wants_initial(self) -> bool:
         return self.settings.eval_initial and not self.records
