@@ -22,7 +22,7 @@ from pfl_fast.data.prepare import load
 from pfl_fast.engine.events import Listener
 from pfl_fast.engine.executor import Executor
 from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.memory import Estimate, estimate
+from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.records import RoundRecord, summarise_run
 from pfl_fast.engine.run_folder import RunFolder
 from pfl_fast.engine.sampling import sample
@@ -36,6 +36,8 @@ from pfl_fast.methods.base import Batch, Setting, Tensors
 from pfl_fast.models import Backbone, batch_norm_tensors, build, default_model
 from pfl_fast.options import convert, unknown
 from pfl_fast.randomness import key, torch_seed
+
+OBJECTS = ("method", "dataset", "model", "partition")  # may be given as objects instead of names
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,13 @@ class Experiment:
         s = self.settings
         self.partition = partition if isinstance(partition, Partition) else make(self.dataset, s)
         backbone = build_model(model if not isinstance(model, str) else name, self.dataset, s)
-        self.data = federate(self.dataset, self.partition, s, has_batch_norm=bool(batch_norm_tensors(backbone)))
-        setting = Setting(self.data.clients, s.rounds, s.local_epochs, self.data.num_classes)
+        setting = Setting(self.partition.clients, s.rounds, s.local_epochs, len(self.dataset.classes))
         self.method = self.kind(self.options, setting)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
+        # Of all parts, as a method may bring BatchNorm to a model without any.
+        has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
+        self.data = federate(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
         self.layout = Layout(parts, **layout_settings(s, self.kind))
@@ -146,15 +150,16 @@ class Experiment:
         Args:
             folder: of the run, ``out`` of the experiment that began it.
             report: told what the user should know, line by line.
-            changes: settings that do not change what is computed (``executor``, ``device``, ...), and more ``rounds``.
+            changes: settings that do not change what is computed (``executor``, ``device``, ...), and more ``rounds``;
+                and again those of ``method``, ``dataset``, ``model`` and ``partition`` that were objects, not names.
         """
         folder = Path(folder)
         if not (folder / "config.toml").exists():
             raise ConfigError(f"{folder}: there is no run in it (no config.toml)")
         values = config.read(folder / "config.toml")
+        objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
         refuse_changes(values, changes)
-        method = values.pop("method", "")
-        experiment = cls(method, report=report, **{**values, **changes})
+        experiment = cls(report=report, **{**values, **changes, **objects})
         run = RunFolder(folder, experiment.settings.checkpoint_seconds)
         run.restore(experiment, report)
         experiment.listeners.append(run)
@@ -180,6 +185,7 @@ class Experiment:
 
         Ctrl-C and SIGTERM end it between two steps with :class:`Interrupted`; results and state are kept.
         """
+        refuse_if_too_large(self.memory())
         server, stop = self.server, self.server.executor.stop
         self._tell("started")
         try:

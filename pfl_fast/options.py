@@ -110,17 +110,17 @@ def _int(value: Any) -> int:
 
 def _float(value: Any) -> float:
     try:
-        if isinstance(value, bool):
-            raise ValueError
-        return float(value)
+        return float("no number" if isinstance(value, bool) else value)
     except (TypeError, ValueError):
         raise ValueError("must be a number") from None
 
 
 def _str(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError("must be text")
+    match value:
+        case str():
+            return value
+        case _:
+            raise ValueError("must be text")
 
 
 _CONVERTERS = {bool: _bool, int: _int, float: _float, str: _str}

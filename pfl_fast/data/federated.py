@@ -113,7 +113,7 @@ class FederatedData:
         channels_last: bool = True,
     ) -> None:
         _check_options(dataset, batch_size, skip_single, augment)
-        _check_partition(dataset, partition)
+        partition.check_fits(dataset)
         self.dataset, self.partition = dataset, partition
         self.clients, self.num_classes, self.input_shape = partition.clients, len(dataset.classes), dataset.input_shape
         self.batch_size, self.seed, self.shuffle, self.augment = batch_size, seed, shuffle, augment
@@ -125,6 +125,9 @@ class FederatedData:
         self._indices: dict[str, list[Tensor]] = {
             s: [_tensor(i).to(self.device) for i in getattr(partition, s)] for s in SPLITS
         }
+        self._sizes: dict[str, NDArray[np.int64]] = {
+            split: np.array([len(index) for index in lists], dtype=np.int64) for split, lists in self._indices.items()
+        }
         self._full, self._rest = np.divmod(self.train_sizes, batch_size)
         self._rest[(self._rest < batch_size * drop_last) | (self._rest <= int(skip_single))] = 0
         self._refuse_clients_without_steps()
@@ -132,17 +135,17 @@ class FederatedData:
     @property
     def train_sizes(self) -> NDArray[np.int64]:
         """``[clients]``, training samples of each."""
-        return self._sizes("train")
+        return self._sizes["train"]
 
     @property
     def test_sizes(self) -> NDArray[np.int64]:
         """``[clients]``, test samples of each."""
-        return self._sizes("test")
+        return self._sizes["test"]
 
     @property
     def validation_sizes(self) -> NDArray[np.int64]:
         """``[clients]``, validation samples of each."""
-        return self._sizes("validation")
+        return self._sizes["validation"]
 
     @property
     def augments(self) -> bool:
@@ -180,7 +183,8 @@ class FederatedData:
 
     def union(self, split: str) -> Tensor:
         """Samples of all clients, each once and sorted: clients may share tests."""
-        return torch.unique(torch.cat(self._lists(split)))
+        samples: Tensor = torch.cat(self._lists(split)).unique()
+        return samples
 
     def places(self, client: int, round: int, epoch: int) -> Tensor:
         """``[n]``, the places in the client's list of training samples that this epoch visits, in turn."""
@@ -255,9 +259,6 @@ class FederatedData:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}{did_you_mean(split, SPLITS)}")
         return self._indices[split]
 
-    def _sizes(self, split: str) -> NDArray[np.int64]:
-        return np.array([len(index) for index in self._indices[split]], dtype=np.int64)
-
     def _take_x(self, index: Tensor, keys: Tensor | None) -> Tensor:
         if self.dataset.kind == "images":
             x = ops.take_normalized(
@@ -316,16 +317,6 @@ def _check_options(dataset: Dataset, batch_size: int, skip_single: bool, augment
         raise ValueError(f"augment={augment!r} is for images, but {dataset.name} is {dataset.kind}")
     if dataset.kind == "images" and not len(dataset.mean) == len(dataset.std) == dataset.x.shape[-1]:
         raise DataError(f"{dataset.name}: mean and std must have one number for each of {dataset.x.shape[-1]} channels")
-
-
-def _check_partition(dataset: Dataset, partition: Partition) -> None:
-    expected = partition.settings.get("samples", len(dataset))
-    largest = max((int(i.max()) for s in SPLITS for i in getattr(partition, s) if len(i)), default=-1)
-    if expected != len(dataset) or largest >= len(dataset):
-        raise DataError(
-            f"the partition is of {partition.settings.get('dataset', 'other data')} with "
-            f"{max(expected, largest + 1)} samples, but {dataset.name} has {len(dataset)}; make it again"
-        )
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

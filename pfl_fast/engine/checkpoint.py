@@ -17,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -123,13 +122,14 @@ def _fill(server: Server, meta: dict[str, Any], tensors: Tensors) -> None:
 
 def _check_fits(server: Server, tensors: Tensors, meta: dict[str, Any]) -> None:
     count = len(meta["touched"])
-    wanted = {f"server/{name}": t.shape for name, t in server.tensors.items()}
-    wanted.update({f"client/{n}": torch.Size([count, *b.shape[1:]]) for n, b in server.state.blocks.items()})
-    for name, shape in wanted.items():
-        if name not in tensors or tensors[name].shape != shape:
-            got = list(tensors[name].shape) if name in tensors else "nothing"
+    here = {f"server/{name}": list(t.shape) for name, t in server.tensors.items()}
+    here.update({f"client/{name}": [count, *b.shape[1:]] for name, b in server.state.blocks.items()})
+    there = {name: list(t.shape) for name, t in tensors.items() if not name.startswith("upload/")}
+    for name in sorted(here.keys() | there.keys()):
+        if here.get(name) != there.get(name):
             raise CheckpointError(
-                f"the checkpoint is of another model or method: {name} is {list(shape)} here, {got} there"
+                f"the checkpoint is of another model or method: {name} is {here.get(name, 'nothing')} here, "
+                f"{there.get(name, 'nothing')} there"
             )
 
 

@@ -105,6 +105,7 @@ class RoundRecord:
         return self.clients.setdefault(client, {})
 
     def _scores(self, when: str, scores: Scores) -> None:
+        scores = dict(sorted(scores.items()))  # sums must not depend on who was done first
         for client, by_split in scores.items():
             for split, score in by_split.items():
                 if score.samples:

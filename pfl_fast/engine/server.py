@@ -105,17 +105,17 @@ class Server:
         descent = self.descent(number)
         tests = self.is_evaluated(number) and self.settings.eval_at != "after_agg"
 
-        def work(worker: Worker, unit: list[int]) -> list[tuple[LocalReport, dict[str, Score]]]:
+        def work(worker: Worker, unit: list[int]) -> list[LocalReport]:
             views = [self.state.view(client, self.tensors) for client in unit]
             trained = worker.train(unit, views, descent, stack=self.executor.kind == "batched")
             return [self.finish(worker, t, number, slots, tests) for t in trained]
 
         todo = [c for c in cohort.trains if c not in self.unfinished.reports]
-        for _, done in self.executor.run(self.executor.units(self.data.stack_order(todo)), work):
-            for report, scores in done:
-                self.unfinished.reports[report.client] = report
-                self.unfinished.scores[report.client] = scores
-                self.on_client(len(self.unfinished.reports), len(cohort.trains), report)
+        done = len(cohort.trains) - len(todo)
+        for _, reports in self.executor.run(self.executor.units(self.data.stack_order(todo)), work):
+            for report in reports:
+                done += 1
+                self.on_client(done, len(cohort.trains), report)
 
     def descent(self, number: int) -> Descent:
         """How parameters are stepped in round ``number``."""
@@ -125,20 +125,31 @@ class Server:
 
     def finish(
         self, worker: Worker, trained: Trained, number: int, slots: dict[int, int], tests: bool
-    ) -> tuple[LocalReport, dict[str, Score]]:
-        """Keeps what a client has become, tests it and forms its upload; a client with a problem is dealt with."""
+    ) -> LocalReport:
+        """Tests what a client has become, keeps it and forms its upload; a client with a problem is dealt with.
+
+        The word that it has trained is kept here too, and last: a round may end by an error elsewhere before anybody
+        asks for what is returned, and a client whose state is written must not train again.
+        """
         report, tensors = trained.report, trained.tensors
         if report.problem and self.settings.on_nan == "stop":
             raise NotFinite(number, report)
-        if report.problem and self.settings.on_nan == "skip":
-            return report, {}
-        self.state.write(report.client, tensors)
-        if report.client in slots:
+        scores: dict[str, Score] = {}
+        if not (report.problem and self.settings.on_nan == "skip"):
+            scores = self.test(worker, report.client, tensors, number) if tests else {}
+            self.keep(report.client, tensors, slots)
+        self.unfinished.scores[report.client] = scores
+        self.unfinished.reports[report.client] = report
+        return report
+
+    def keep(self, client: int, tensors: Tensors, slots: dict[int, int]) -> None:
+        """Writes what a client has become to its state, and to its slot of the uploads if it has one."""
+        if client in slots:
             values = {e.uploads: tensors[e.key] for e in self.layout.uploaded}
             values.update(self.method.upload(tensors))
             for name, block in self.unfinished.uploads.items():
-                block[slots[report.client]].copy_(values[name])
-        return report, self.test(worker, report.client, tensors, number) if tests else {}
+                block[slots[client]].copy_(values[name])
+        self.state.write(client, tensors)
 
     def _allocate_uploads(self, cohort: Cohort) -> None:
         if self.unfinished.uploads:

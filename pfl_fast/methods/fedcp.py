@@ -180,7 +180,7 @@ class FedCP(Method):
         o = self.options
         if not o.cpn or not (o.cpn_input == "random" or o.random_first):
             return {}
-        vector = ops.philox_uniform(seed, common["context.vector"].shape)
+        vector = ops.philox_uniform(seed, common["context.vector"].shape).to(common["context.vector"].dtype)
         return {"context.vector": vector if o.cpn_input == "random" else F.normalize(vector, dim=0)}
 
     def received(self, client: Tensors, at: str) -> Tensors:

@@ -68,11 +68,18 @@ def _as_backbone(label: str, model: nn.Module, example: Tensor, classes: int, he
         raise ConfigError(f"model {label!r}: say which of its submodules is the head, for example {hint}")
     else:
         backbone = split(model, head, example_input=example)
-    logits = run(copy.deepcopy(backbone).eval(), example, f"model {label!r} cannot take an input of shape")
-    if list(logits.shape) != [len(example), classes]:
-        got = list(logits.shape)
-        raise ConfigError(f"model {label!r} must return [b, {classes}] logits, got {got} for b = {len(example)}")
+    _check_shapes(label, copy.deepcopy(backbone).eval(), example, classes)
     return backbone
+
+
+def _check_shapes(label: str, backbone: Backbone, example: Tensor, classes: int) -> None:
+    features = run(backbone.extractor, example, f"model {label!r} cannot take an input of shape")
+    logits = run(backbone.head, features, f"the head of model {label!r} cannot take features of shape")
+    for what, width, got in (("features", backbone.feature_width, features), ("logits", classes, logits)):
+        if list(got.shape) != [len(example), width]:
+            raise ConfigError(
+                f"model {label!r} must make [b, {width}] {what}, got {list(got.shape)} for b = {len(example)}"
+            )
 
 
 def label_of(source: Source) -> str:

@@ -99,7 +99,7 @@ def _check_head(model: nn.Module, head: str) -> None:
     names = [name for name, _ in model.named_modules() if name]
     if head not in names:
         linear = [name for name, module in model.named_modules() if name and isinstance(module, nn.Linear)]
-        hint = did_you_mean(head, names) or (f"; its last linear layer is {linear[-1]!r}" if linear else "")
+        hint = did_you_mean(str(head), names) or (f"; its last linear layer is {linear[-1]!r}" if linear else "")
         raise ConfigError(f"model {type(model).__name__} has no submodule {head!r} to be its head{hint}")
 
 

@@ -79,18 +79,27 @@ class ConditionalPolicy(nn.Module):
         return self.route(h, self.scores(h, context), seed)
 
     def scores(self, h: Tensor, context: Tensor) -> Tensor:
-        """``[b, 2K]``, what the linear layers say about each sample; arguments as in ``forward``."""
+        """``[b, 2K]``, what the network says about each sample, for :meth:`route`; arguments as in ``forward``.
+
+        LayerNorm with ReLU is left to ``route``, which does all in one pass. BatchNorm is in here, so that its running
+        statistics see each sample once however often it is routed.
+        """
         # Of h's dtype, as autocast may have given these another one.
         a: Tensor = self.linear(context).to(h.dtype).expand(*h.shape[:-1], -1)
-        return a
+        return a if self._routes_norm else ACTIVATIONS[self.activation](self.norm(a)).to(h.dtype)
 
     def route(self, h: Tensor, scores: Tensor, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``(r * h, s * h)``: norm, activation and softmax of ``scores``, and both products."""
+        """``(r * h, s * h)``: softmax of the halves of what :meth:`scores` gave, and both products."""
         self._check_seed(seed)
-        if isinstance(self.norm, nn.LayerNorm) and self.activation == "relu":
+        if isinstance(self.norm, nn.LayerNorm) and self._routes_norm:
             gamma, beta = self.norm.weight.to(h.dtype), self.norm.bias.to(h.dtype)
             return ops.cpn_route(h, scores, gamma, beta, self.norm.eps, seed)
-        return ops.route(h, ACTIVATIONS[self.activation](self.norm(scores)).to(h.dtype), seed)
+        return ops.route(h, scores, seed)
+
+    @property
+    def _routes_norm(self) -> bool:
+        """Whether one operator does norm, activation and routing."""
+        return isinstance(self.norm, nn.LayerNorm) and self.activation == "relu"
 
     def extra_repr(self) -> str:
         """What the printed module cannot show by its children."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pfl_fast.data.partition import make_partition
+from pfl_fast.data.pfllib import read_client
 from pfl_fast.errors import DataError
 from tests.data.samples import labelled
 
@@ -85,6 +86,16 @@ def test_mnist_histogram(real_data):
     made = make_partition(labelled(y), "dirichlet", clients=20, seed=1, legacy=True)
     counts = [np.bincount(y[np.concatenate(both)], minlength=10) for both in zip(made.train, made.test, strict=True)]
     np.testing.assert_array_equal(counts, [numbers(row) for row in MNIST.strip().splitlines()])
+
+
+@pytest.mark.parametrize("client", [1, 6, 7])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_published_clients_have_the_same_labels_in_the_same_order(real_data, client, split):
+    """Their pool was in another order, so images within a class differ; everything that was drawn is the same."""
+    y = labels(real_data, "mnist")
+    made = make_partition(labelled(y), "dirichlet", clients=20, seed=1, legacy=True)
+    _, theirs = read_client(real_data / "pfllib_sample" / split / f"{split}{client}_.npz")
+    np.testing.assert_array_equal(y[getattr(made, split)[client]], theirs)
 
 
 def test_the_split_is_that_of_scikit_learn():

@@ -1,8 +1,18 @@
 import pytest
+import torch
 
 from pfl_fast.models import MODELS
 
 VISION = {"resnet18", "mobilenet-v2", "efficientnet-b0", "densenet121"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Hundreds of tiny layers: several threads would spend their time waiting for each other on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def _torchvision_works():

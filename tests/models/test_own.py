@@ -35,6 +35,9 @@ SOURCE = """
     def make_wrong(shape, number):
         return Backbone(nn.Flatten(), nn.Linear(6, 99), 6)
 
+    def make_narrow(shape, number):
+        return Backbone(nn.Flatten(), nn.Linear(6, number), 5)
+
     def alpha(shape, number):
         return Backbone(nn.Sequential(nn.Flatten(), nn.AlphaDropout()), nn.Linear(6, number), 6)
 
@@ -125,14 +128,16 @@ def test_text():
         ("own_net:Net", {}, "say which of its submodules is the head, for example head='fc'"),
         ("own_net:Net", {"head": "fv"}, "no submodule 'fv'.*last linear layer is 'fc'"),
         ("own_net:Net", {"heat": "fc"}, "no option 'heat' .*did you mean 'head'"),
-        ("own_net:instance", {"head": "fc", "classes": 5}, r"must return \[b, 5\] logits, got \[2, 4\]"),
+        ("own_net:instance", {"head": "fc", "classes": 5}, r"must make \[b, 5\] logits, got \[2, 4\]"),
         ("own_net:instance", {"head": "fc", "input_shape": (2, 4)}, r"cannot take an input of shape \[2, 2, 4\]"),
-        ("own_net:make_wrong", {}, r"must return \[b, 4\] logits, got \[2, 99\]"),
+        ("own_net:make_wrong", {}, r"must make \[b, 4\] logits, got \[2, 99\]"),
         (
             "own_net:make_backbone",
             {"input_shape": (2, 3), "vocabulary": 5},
-            r"cannot take an input of shape \[2, 2, 3\]: RuntimeError",
+            r"head of .* cannot take features of shape \[2, 6\]: R",
         ),
+        ("own_net:make_narrow", {}, r"must make \[b, 5\] features, got \[2, 6\]"),
+        ("own_net:Net", {"head": 3}, "no submodule 3 .*last linear layer is 'fc'"),
         ("own_net:alpha", {}, "'own_net:alpha': .*AlphaDropout"),
     ],
 )

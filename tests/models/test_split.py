@@ -98,6 +98,19 @@ def test_change_of_the_logits_that_does_not_show_by_chance():
         split(model, "classifier.1", example_input=X)
 
 
+def test_head_that_is_used_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.fc(self.fc(x.flatten(1)))
+
+    with pytest.raises(ConfigError, match="'fc' is not the last thing"):
+        split(Twice(), "fc", example_input=X)
+
+
 def test_head_in_the_middle():
     with pytest.raises(ConfigError, match=r"without its head 'body\.1' cannot take \[4, 2, 3\]"):
         split(Net(), "body.1", example_input=X)
@@ -161,12 +174,10 @@ def test_randomness_of_torch():
         def forward(self, x):
             return self.fc(functional.dropout(x.flatten(1), 0.5, self.training))
 
-    before = torch.get_rng_state()
+    model, before = Noisy(), torch.get_rng_state()
     with pytest.raises(ConfigError, match=r"Noisy draws random numbers.*nn\.Dropout"):
-        split(Noisy(), "fc", example_input=X)
-    after = torch.get_rng_state()
-    Noisy()  # only the weights of the module itself are drawn from torch's generator
-    assert not torch.equal(before, after)
+        split(model, "fc", example_input=X)
+    assert torch.equal(before, torch.get_rng_state())
 
 
 @needs_torchvision

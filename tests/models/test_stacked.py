@@ -52,10 +52,10 @@ def check(clients, x, y):
         named("digits-cnn", (3, 8, 8), {"cut": "conv", "head": "linear"}),
         named("mlp", (2, 3), {}),
         named("mlp", (7,), {"hidden": []}),
-        named("resnet18", (3, 32, 32), {}),
-        named("mobilenet-v2", (3, 32, 32), {}),
+        named("resnet18", (3, 17, 16), {}),
+        named("mobilenet-v2", (3, 8, 8), {}),
         named("efficientnet-b0", (3, 8, 8), {}),
-        named("densenet121", (3, 32, 32), {}),
+        named("densenet121", (3, 29, 29), {}),
     ],
 )
 def test_images_and_features(name, input_shape, options):

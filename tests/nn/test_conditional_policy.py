@@ -122,8 +122,11 @@ def test_unknown_choices_are_named(arguments, message):
 
 def test_the_seed_must_fit_the_policy():
     h = torch.randn(3, 4)
-    with pytest.raises(ValueError, match="seed must be given in the forward for policy='gumbel', got None"):
+    with pytest.raises(ValueError, match="seed must be given to train with policy='gumbel', got None"):
         ConditionalPolicy(4, policy="gumbel")(h, h)
+    gumbel, softmax = ConditionalPolicy(4, policy="gumbel").eval(), ConditionalPolicy(4).eval()
+    softmax.load_state_dict(gumbel.state_dict())
+    assert same_bits(gumbel(h, h)[0], softmax(h, h)[0])
     with pytest.raises(ValueError, match="seed must be None for policy='softmax'"):
         ConditionalPolicy(4)(h, h, torch.tensor(1))
 

@@ -85,7 +85,15 @@ def test_dtype_is_kept(dtype):
     assert SeededDropout(0.5)(torch.ones(5, dtype=dtype)).dtype == dtype
 
 
-def test_stacked_clients_equal_the_loop():
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+def test_stacked_clients_equal_the_loop(implementation):
+    if implementation == "native" and not ops.NATIVE.available:
+        pytest.skip("the native library is not there")
+    with ops.use(implementation):
+        check_stacked_clients()
+
+
+def check_stacked_clients():
     torch.manual_seed(0)
     model = replace_dropout(nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.3), nn.Linear(7, 3), nn.Dropout(0.6)))
     seeds = torch.tensor([3, 2**62 + 1, 0])

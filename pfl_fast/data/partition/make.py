@@ -97,7 +97,7 @@ def make_partition(
     train, valid = splits.validated(train, validation, seed)
     train = [lot[:per_client] for lot in train]
     _refuse_empty(request, train, tests)
-    settings = {"dataset": dataset.name, "samples": len(dataset), **asdict(request)}
+    settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), **asdict(request)}
     result = Partition(kind, settings, *(tuple(lots) for lots in (train, tests, valid)))
     return result if draw is None else result.draw(draw, seed)
 

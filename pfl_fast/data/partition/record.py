@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data.dataset import Dataset
 from pfl_fast.errors import DataError
 from pfl_fast.randomness import key, permutation
 
@@ -51,6 +52,16 @@ class Partition:
                 digest.update(f"{split} {len(index)}\n".encode())
                 digest.update(np.ascontiguousarray(index, dtype="<i8").tobytes())
         return digest.hexdigest()[:16]
+
+    def check_fits(self, dataset: Dataset) -> None:
+        """Refuses a data set with another number of samples than the one it was made for."""
+        expected = self.settings.get("samples", len(dataset))
+        largest = max((int(index.max()) for s in SPLITS for index in getattr(self, s) if len(index)), default=-1)
+        if expected != len(dataset) or largest >= len(dataset):
+            raise DataError(
+                f"the partition is of {self.settings.get('dataset', 'other data')} with "
+                f"{max(expected, largest + 1)} samples, but {dataset.name} has {len(dataset)}; make it again"
+            )
 
     def draw(self, clients: int, seed: int) -> Partition:
         """``clients`` of these clients, drawn at random without replacement, in their old order."""

@@ -1,0 +1,184 @@
+"""Exchange with PFLlib and the code of the papers around it: one pickled npz file per client and split.
+
+Reading goes through :func:`pfl_fast.data.unpickle.load_plain`, so that no file can run anything; writing gives the
+pickled form that those programs expect.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+import zlib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pfl_fast.data.dataset import IMPORTED, Dataset
+from pfl_fast.data.partition import Partition
+from pfl_fast.data.store import new_folder
+from pfl_fast.data.unpickle import load_plain
+from pfl_fast.errors import DataError
+
+NAME = re.compile(r"(?:train|test)?(\d+)_?\.npz")  # 3.npz, or train3_.npz in the code of FedCP
+EXACT = 1e-6  # how far a pixel may be from one of 256 values
+
+
+def import_pfllib(folder: str | Path, name: str | None = None) -> Dataset:
+    """Reads ``train/<i>.npz`` and ``test/<i>.npz`` (or ``train<i>_.npz``), and ``config.json`` if it is there.
+
+    Images that are 8-bit ones scaled to [-1, 1] become uint8 again; other numbers stay float32 features, and (tokens,
+    length) pairs become rows of tokens.
+
+    Args:
+        folder: of the data set.
+        name: of the result; by default that of the folder.
+
+    Returns:
+        A data set whose ``natural`` partition is the one that was read.
+    """
+    folder = Path(folder)
+    files = {split: _client_files(folder, split) for split in ("train", "test")}
+    if lonely := sorted(files["train"].keys() ^ files["test"].keys()):
+        raise DataError(f"{folder}: client {lonely[0]} is in only one of train and test; complete the folder")
+    pieces = [read_client(files[split][client]) for client in sorted(files["train"]) for split in ("train", "test")]
+    ends = np.cumsum([0, *(len(y) for _, y in pieces)])
+    lists = [np.arange(begin, end) for begin, end in pairwise(ends.tolist())]
+    y = np.concatenate([y for _, y in pieces])
+    x, channels = _samples(folder, [x for x, _ in pieces])
+    test = np.zeros(len(y), dtype=bool)
+    test[np.concatenate(lists[1::2])] = True
+    return Dataset(
+        name or folder.resolve().name, x, y, tuple(map(str, range(_num_classes(folder, y)))), test,
+        mean=(0.5,) * channels, std=(0.5,) * channels,
+        vocabulary=int(x.max(initial=0)) + 1 if x.dtype == np.int32 else 0,
+        natural=tuple(zip(lists[::2], lists[1::2], strict=True)), source=IMPORTED,
+    )  # fmt: skip
+
+
+def read_client(file: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """One client's ``(x, y)``: y int64; x int32 tokens or float32 numbers."""
+    try:
+        with zipfile.ZipFile(file) as archive, archive.open("data.npy") as member:
+            stream = cast(BinaryIO, member)
+            version = np.lib.format.read_magic(stream)
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"npy version {version}")
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            if not header(stream)[2].hasobject:
+                raise ValueError("its member 'data' is not a pickled dict")
+            content = load_plain(stream, str(file))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{file}: not a client's file of PFLlib ({error}); copy or generate it again") from error
+    content = content.item() if isinstance(content, np.ndarray) and content.ndim == 0 else content
+    if not isinstance(content, dict) or not {"x", "y"} <= content.keys():
+        raise DataError(f"{file}: expected a dict with 'x' and 'y' in its member 'data'; generate it again")
+    try:
+        x, y = _numbers(content["x"]), np.asarray(content["y"]).astype(np.int64).reshape(-1)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"{file}: x or y are not numbers ({error}); generate it again") from error
+    if len(x) != len(y) or (len(y) and y.min() < 0):
+        raise DataError(f"{file}: {len(x)} samples with {len(y)} labels, or negative labels; generate it again")
+    return x, y
+
+
+def _numbers(x: Any) -> NDArray[Any]:
+    if isinstance(x, np.ndarray) and not x.dtype.hasobject:
+        return x.astype(np.int32 if x.dtype.kind in "iu" else np.float32)
+    rows = [tokens for tokens, _ in x]  # of pairs (tokens, length)
+    result = np.zeros((len(rows), max(map(len, rows), default=0)), dtype=np.int32)
+    for row, tokens in zip(result, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return result
+
+
+def _client_files(folder: Path, split: str) -> dict[int, Path]:
+    found = (folder / split).glob("*.npz") if (folder / split).is_dir() else ()
+    numbered = {int(match[1]): file for file in found if (match := NAME.fullmatch(file.name))}
+    if not numbered:
+        raise DataError(
+            f"{folder / split}: no client's files there, such as 0.npz; give the folder that has train and test"
+        )
+    return numbered
+
+
+def _samples(folder: Path, parts: list[NDArray[Any]]) -> tuple[NDArray[Any], int]:
+    """All parts as one array, and the number of channels if they are 8-bit images."""
+    if len({part.dtype for part in parts}) > 1:
+        raise DataError(f"{folder}: some clients have tokens and some have numbers")
+    if parts[0].dtype == np.int32 and parts[0].ndim == 2:
+        longest = max(part.shape[1] for part in parts)
+        return np.concatenate([np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts]), 0
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise DataError(f"{folder}: samples of different shapes, {sorted({part.shape[1:] for part in parts})}")
+    if parts[0].ndim == 4 and parts[0].dtype == np.float32:
+        images = [_as_bytes(part) for part in parts]
+        if all(image is not None for image in images):
+            return np.concatenate(cast(list[NDArray[np.uint8]], images)), parts[0].shape[1]
+    return np.concatenate(parts).astype(np.float32), 0
+
+
+def _as_bytes(x: NDArray[np.float32]) -> NDArray[np.uint8] | None:
+    """``[n, H, W, C]`` uint8, if that is exact."""
+    pixels = np.rint((x * np.float32(0.5) + np.float32(0.5)) * 255)
+    exact = np.all((pixels >= 0) & (pixels <= 255) & (np.abs(pixels / np.float32(127.5) - 1 - x) <= EXACT))
+    return np.ascontiguousarray(np.moveaxis(pixels.astype(np.uint8), 1, -1)) if exact else None
+
+
+def _num_classes(folder: Path, y: NDArray[np.int64]) -> int:
+    least = int(y.max(initial=-1)) + 1
+    file = folder / "config.json"
+    if not file.is_file():
+        return least
+    try:
+        stated = int(json.loads(file.read_text()).get("num_classes", least))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{file}: not readable ({error}); remove it, the data can be imported without it") from error
+    if stated < least:
+        raise DataError(f"{file}: num_classes is {stated}, but there is a label {least - 1}; correct or remove it")
+    return stated
+
+
+def export_pfllib(dataset: Dataset, partition: Partition, folder: str | Path) -> None:
+    """Writes ``train/<i>.npz``, ``test/<i>.npz`` and ``config.json`` as PFLlib reads them, into a new folder.
+
+    Images are scaled to [-1, 1]; validation samples are left out, since PFLlib has none.
+    """
+    with new_folder(Path(folder)) as unfinished:
+        for split in ("train", "test"):
+            (unfinished / split).mkdir()
+            for client, index in enumerate(getattr(partition, split)):
+                data: Any = {"x": _their_samples(dataset, index), "y": dataset.y[index]}
+                np.savez_compressed(unfinished / split / f"{client}.npz", data=data)
+        (unfinished / "config.json").write_text(json.dumps(_config(dataset, partition)))
+
+
+def _their_samples(dataset: Dataset, index: NDArray[np.int64]) -> NDArray[Any]:
+    x = dataset.x[index]
+    if dataset.kind == "images":
+        scaled = (x.astype(np.float32) / 255 - np.float32(0.5)) / np.float32(0.5)
+        return np.ascontiguousarray(np.moveaxis(scaled, -1, 1))
+    if dataset.kind == "features":
+        return x
+    pairs = np.empty(len(x), dtype=object)
+    for place, row in enumerate(x):
+        pairs[place] = (row.tolist(), int(np.max(np.flatnonzero(row), initial=-1)) + 1)
+    return pairs
+
+
+def _config(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    both = (np.concatenate(lists) for lists in zip(partition.train, partition.test, strict=True))
+    counts = [np.unique(dataset.y[index], return_counts=True) for index in both]
+    return {
+        "num_clients": partition.clients,
+        "num_classes": len(dataset.classes),
+        "non_iid": partition.kind != "iid",
+        "balance": partition.kind == "iid",
+        "partition": {"dirichlet": "dir", "pathological": "pat"}.get(partition.kind),
+        "Size of samples for labels in clients": [np.stack(pair, 1).tolist() for pair in counts],
+        "alpha": partition.settings.get("beta"),
+        "batch_size": partition.settings.get("batch_size"),
+    }

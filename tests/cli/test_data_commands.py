@@ -1,0 +1,97 @@
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pfl_fast.cli.data_exchange import export, import_
+from pfl_fast.cli.data_plot import partition, plot
+from pfl_fast.cli.data_show import show
+from pfl_fast.data.partition import Partition
+from pfl_fast.data.pfllib import import_pfllib
+from pfl_fast.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command in an empty folder; errors the user can act on are raised."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(command, *arguments):
+        result = CliRunner().invoke(command, list(map(str, arguments)))
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return invoke
+
+
+def test_show_tells_sizes_and_draws_a_sheet(run, tmp_path):
+    page = run(show, "digits")
+    assert "1797" in page
+    assert "digits.png" in page
+    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+    facts = json.loads(run(show, "digits", "--json", "--out", "other.png"))
+    assert (facts["samples"], len(facts["classes"]), facts["picture"]) == (1797, 10, "other.png")
+    assert sum(facts["classes"].values()) == 1797
+
+
+def test_a_partition_is_saved_and_drawn(run, tmp_path):
+    made = run(partition, "digits", "--clients", 5, "--seed", 3, "--out", "saved")
+    loaded = Partition.load(tmp_path / "saved")
+    assert loaded.hash in made
+    assert (loaded.kind, loaded.clients, loaded.settings["seed"]) == ("dirichlet", 5, 3)
+    assert loaded.hash in run(plot, "saved", "--out", "saved.png")
+    assert loaded.hash in run(plot, "digits", "--clients", 5, "--seed", 3, "--out", "named.png")
+    assert (tmp_path / "saved.png").read_bytes() == (tmp_path / "named.png").read_bytes()
+    with pytest.raises(DataError, match="saved is there already"):
+        run(partition, "digits", "--out", "saved")
+    with pytest.raises(ConfigError, match="leave out the options"):
+        run(plot, "saved", "--clients", 5, "--out", "saved.png")
+
+
+def test_a_partition_of_other_data_is_not_drawn(run, tmp_path):
+    run(partition, "digits", "--clients", 5, "--out", "saved")
+    loaded = Partition.load(tmp_path / "saved")
+    smaller = Partition(loaded.kind, loaded.settings | {"samples": 5}, loaded.train, loaded.test, loaded.validation)
+    smaller.save(tmp_path / "saved")
+    with pytest.raises(DataError, match="but digits has 1797"):
+        run(plot, "saved", "--out", "saved.png")
+
+
+def test_clients_go_out_and_come_back(run, tmp_path):
+    said = run(export, "digits", "out", "--partition", "pathological", "--clients", 10, "--classes-per-client", 2)
+    assert "10 clients" in said
+    assert len(import_pfllib(tmp_path / "out").natural) == 10
+    assert "mine: 1797 samples (images), 10 classes, 10 clients" in run(import_, "out", "--name", "mine")
+    facts = json.loads(run(show, "mine", "--json"))
+    assert (facts["source"], facts["clients"], facts["samples"]) == ("imported", 10, 1797)
+    assert run(plot, "mine", "--out", "mine.png").startswith("natural: 10 clients")
+    with pytest.raises(DataError, match="is there already"):
+        run(import_, "out", "--name", "mine")
+
+
+def test_imports_go_where_they_are_told(run, tmp_path):
+    run(export, "digits", "out", "--clients", 3)
+    run(import_, "out", "--data-dir", "elsewhere")
+    assert np.load(tmp_path / "elsewhere" / "imported" / "out" / "y.npy").shape == (1797,)
+    assert "1797" in run(show, "out", "--data-dir", "elsewhere")
+
+
+def test_mistakes_are_named(run):
+    with pytest.raises(DataError, match="mnist is a data set of the catalogue"):
+        run(import_, "nowhere", "--name", "mnist")
+    with pytest.raises(DataError, match="nowhere/train: no client's files"):
+        run(import_, "nowhere")
+    with pytest.raises(ConfigError, match="did you mean 'pfllib'"):
+        run(import_, "nowhere", "--format", "pflib")
+    with pytest.raises(ConfigError, match="did you mean 'dirichlet'"):
+        run(plot, "digits", "--partition", "dirichelt", "--out", "x.png")
+    with pytest.raises(DataError, match="did you mean 'digits'"):
+        run(show, "digist")
+
+
+@pytest.mark.parametrize("command", [show, import_, export, partition, plot])
+def test_help_has_examples(run, command):
+    assert "Examples:" in run(command, "--help")

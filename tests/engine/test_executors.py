@@ -1,0 +1,104 @@
+"""The contract: whatever runs a method, every tensor and every number is the same."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from pfl_fast import ops
+from pfl_fast.methods import METHODS
+from tests.engine import toys
+
+# float32: sums of a few dozen terms in another order, over a few steps; measured differences are below 1e-6.
+TOLERANCES = {"float64": 1e-9, "float32": 2e-5}
+EXECUTORS = {
+    "threads": {"executor": "threads", "workers": 2},
+    "batched": {"executor": "batched"},
+    "batched in twos": {"executor": "batched", "stack": 2},
+    "two devices": {"executor": "batched", "device": "cpu,cpu"},
+}
+# Whatever makes clients differ in what they do, or steps in what they need.
+CASES = {
+    "ragged": {},
+    "partial": {"join_ratio": 0.6, "local_epochs": 2, "momentum": 0.9, "weight_decay": 0.01},
+    "batch norm": {"model": toys.with_batch_norm(), "join_ratio": 0.6},
+    "batch norm shared": {"model": toys.with_batch_norm(), "batch_norm": "shared", "momentum": 0.5},
+    "batch norm personal": {"model": toys.with_batch_norm(), "batch_norm": "personal"},
+    "dropout": {"model": toys.with_dropout(), "local_epochs": 2},
+    "momentum kept": {"momentum": 0.9, "keep_momentum": True, "join_ratio": 0.6},
+    "clients lost": {"client_dropout": 0.5},
+    "all train": {"train_all": True, "join_ratio": 0.4, "client_dropout": 0.5},
+    "sent to all": {"broadcast_to_all": True, "join_ratio": 0.4, "model": toys.with_batch_norm()},
+    "random join": {"random_join": True, "join_ratio": 0.2, "eval_initial": True},
+    "not shuffled": {"shuffle": False, "drop_last": True, "sizes": (11, 4, 7, 5, 9), "drop_last_test": True},
+    "one client": {"sizes": (5,)},
+    "all alike": {"sizes": (4, 4, 4)},
+    "small batches": {"sizes": (3, 1, 2), "batch_size": 8},
+    "augmented": {
+        "dataset": toys.images(60),
+        "model": toys.convolutional(),
+        "augment": "crop-flip",
+        "sizes": (6, 3, 5),
+    },
+    "validation": {"validation": 2, "eval_every": 2, "lr_decay": 0.5},
+    "on disk": {"state": "disk", "join_ratio": 0.6},
+}
+
+
+THOROUGH = ("ragged", "partial", "batch norm", "dropout")  # every executor; the others by those that differ most
+BRIEF = ("threads", "batched in twos")
+
+
+def outcome(method, values):
+    with toys.ran(method, **values) as running:
+        return toys.state_of(running), toys.numbers_of(running)
+
+
+@cache
+def in_sequence(method, case):
+    """What the plain loop comes to."""
+    return outcome(method, CASES[case])
+
+
+def assert_same(mine, theirs, dtype="float64", what=""):
+    assert toys.differences(mine[0], theirs[0], TOLERANCES[dtype]) == {}, what
+    toys.assert_same_records(mine[1], theirs[1], TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_executor_comes_to_the_same(method, case):
+    for name in EXECUTORS if case in THOROUGH else BRIEF:
+        assert_same(outcome(method, {**CASES[case], **EXECUTORS[name]}), in_sequence(method, case), what=name)
+
+
+@pytest.mark.parametrize("case", ["partial", "batch norm", "dropout", "augmented"])
+@pytest.mark.parametrize("method", METHODS)
+def test_native_and_reference_operators_come_to_the_same(method, case):
+    if not ops.uses_native():
+        pytest.skip("the native library is not there")
+    for executor in ({}, EXECUTORS["batched"]):
+        got = outcome(method, {**CASES[case], **executor, "ops": "reference"})
+        assert_same(got, in_sequence(method, case), what=str(executor))
+
+
+@pytest.mark.parametrize("case", ["partial", "batch norm"])
+@pytest.mark.parametrize("method", METHODS)
+def test_single_precision_too(method, case):
+    values = {**CASES[case], "dtype": "float32"}
+    expected = outcome(method, values)
+    assert {t.dtype for t in expected[0].values() if t.is_floating_point()} == {torch.float32}
+    for name in BRIEF:
+        assert_same(outcome(method, {**values, **EXECUTORS[name]}), expected, "float32", name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_changes_something_and_the_seed_matters(method):
+    """Without this the comparisons above would hold for an engine that does nothing."""
+    with toys.ran(method) as running:
+        trained = toys.state_of(running)
+    untrained = toys.experiment(method)
+    before = toys.state_of(untrained)
+    untrained.close()
+    assert len(toys.differences(trained, before, 1e-6)) >= len(toys.RAGGED) * 4
+    assert toys.differences(trained, outcome(method, {"seed": 1})[0], 1e-6)

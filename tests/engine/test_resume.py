@@ -1,0 +1,263 @@
+"""Stopped at any moment, by whatever means, a run goes on to the same end, to the bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from pfl_fast.engine import checkpoint
+from pfl_fast.engine.events import Listener
+from pfl_fast.engine.training import Interrupted
+from pfl_fast.errors import ConfigError, PflFastError
+from tests.engine.runs import everything, numbers, resumed, small
+
+SETTINGS = {"join_ratio": 0.7, "momentum": 0.5, "keep_momentum": True, "policy": "gumbel", "gumbel_at_eval": True}
+
+
+class StopAfter(Listener):
+    """Asks the run to stop after so many clients have trained."""
+
+    def __init__(self, experiment, clients):
+        self.experiment, self.left = experiment, clients
+
+    def client_done(self, *_):
+        self.left -= 1
+        if self.left == 0:
+            self.experiment.server.executor.stop.set()
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    experiment = small(norm=True, **SETTINGS)
+    experiment.run()
+    yield experiment
+    experiment.close()
+
+
+@pytest.mark.parametrize("executor", ["sequential", "threads", "batched"])
+@pytest.mark.parametrize("clients", [1, 3, 4, 7, 12])
+def test_a_run_stopped_between_clients_goes_on_to_the_bit(tmp_path, executor, clients):
+    settings = {**SETTINGS, "executor": executor, "workers": 2, "stack": 2, "norm": True}
+    whole = small(**settings)
+    whole.run()
+    stopped = small(out=tmp_path / "run", **settings)
+    stopped.listeners.append(StopAfter(stopped, clients))
+    try:
+        stopped.run()
+    except Interrupted:
+        assert stopped.server.rounds_done < 3
+    else:
+        assert clients == 12, "the last client ends the run"
+    again = resumed(tmp_path / "run", norm=True)
+    again.run()
+    assert same(everything(again), everything(whole))
+    assert numbers(again) == numbers(whole)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+
+
+# Dies by its own hand, without a chance to clean up, at a moment that the argument names.
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from pfl_fast.engine import checkpoint, run_folder
+from pfl_fast.engine.events import Listener
+from tests.engine.runs import small
+from tests.engine.test_resume import SETTINGS
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Dies(Listener):
+    left = 7
+    def client_done(self, *_):
+        self.left -= 1
+        if self.left == 0:
+            die()
+
+where, folder = sys.argv[1:]
+experiment = small(out=folder, norm=True, checkpoint_seconds=0, **SETTINGS)
+if where == "training":
+    experiment.listeners.append(Dies())
+if where == "half a file":
+    def half(tensors, file):
+        Path(file).write_bytes(b"cut short")
+        if experiment.server.rounds_done == 2:
+            die()
+        real(tensors, file)
+    real, checkpoint.save_file = checkpoint.save_file, half
+if where == "between the files":
+    def digest(file):
+        if experiment.server.rounds_done == 2:
+            die()
+        return real(file)
+    real, checkpoint.digest = checkpoint.digest, digest
+if where == "before the checkpoint":
+    def save(self, experiment):
+        if experiment.server.rounds_done == 2:
+            die()
+        real(self, experiment)
+    real, run_folder.RunFolder.save = run_folder.RunFolder.save, save
+experiment.run()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["training", "half a file", "between the files", "before the checkpoint"])
+def test_a_killed_run_goes_on_to_the_bit(tmp_path, uninterrupted, where):
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(CHILD), where, str(tmp_path / "run")],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    again = resumed(tmp_path / "run", norm=True)
+    assert again.server.rounds_done == 1, "the checkpoint of the first round is whole"
+    again.run()
+    assert same(everything(again), everything(uninterrupted))
+    assert numbers(again) == numbers(uninterrupted)
+
+
+def finished(folder, **settings):
+    experiment = small(out=folder, checkpoint_seconds=0, **settings)
+    experiment.run()
+    return experiment
+
+
+@pytest.mark.parametrize("damage", ["cut", "edited", "missing", "json cut"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, damage):
+    whole = finished(tmp_path / "run")
+    newest = tmp_path / "run" / "checkpoint" / "round-000003.safetensors"
+    content = newest.read_bytes()
+    if damage == "cut":
+        newest.write_bytes(content[:-7])
+    elif damage == "edited":
+        newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "missing":
+        newest.unlink()
+    else:
+        newest = newest.with_suffix(".json")
+        newest.write_text(newest.read_text()[:40])
+    said = []
+    again = resumed(tmp_path / "run", report=said.append)
+    assert "round-000003" in said[0]
+    assert "before" in said[0]
+    assert again.server.rounds_done == 2
+    again.run()
+    assert same(everything(again), everything(whole))
+
+
+def test_no_good_checkpoint_is_an_error(tmp_path):
+    finished(tmp_path / "run")
+    for file in (tmp_path / "run" / "checkpoint").glob("*.safetensors"):
+        file.write_bytes(b"")
+    with pytest.raises(checkpoint.CheckpointError, match="no checkpoint can be used"):
+        resumed(tmp_path / "run")
+
+
+def test_only_two_checkpoints_are_kept(tmp_path):
+    finished(tmp_path / "run", rounds=4)
+    names = sorted(file.name for file in (tmp_path / "run" / "checkpoint").iterdir())
+    assert names == [f"round-00000{r}.{end}" for r in (3, 4) for end in ("json", "safetensors")]
+
+
+def test_science_cannot_be_changed_on_resume(tmp_path):
+    finished(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"lr: was 0\.1, asked for 0\.2(.|\n)*lam: was 5\.0, asked for 1\.0"):
+        resumed(tmp_path / "run", lr=0.2, lam=1.0)
+    with pytest.raises(ConfigError, match="rounds"):
+        resumed(tmp_path / "run", rounds=2)
+
+
+def test_an_edited_configuration_is_refused_with_the_difference(tmp_path):
+    finished(tmp_path / "run")
+    file = tmp_path / "run" / "config.toml"
+    file.write_text(file.read_text().replace("lr = 0.1", "lr = 0.3"))
+    with pytest.raises(PflFastError, match=r"lr: was 0\.1, is 0\.3"):
+        resumed(tmp_path / "run")
+
+
+def test_executor_may_change_and_rounds_may_be_added(tmp_path):
+    finished(tmp_path / "run", dtype="float64")
+    longer = resumed(tmp_path / "run", rounds=5, executor="batched")
+    longer.run()
+    whole = small(rounds=5, dtype="float64")
+    whole.run()
+    a, b = everything(longer), everything(whole)
+    assert all(torch.allclose(a[name], b[name], atol=1e-12) for name in a)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    finished(tmp_path / "a", norm=True)
+    finished(tmp_path / "b")
+    for file in (tmp_path / "b" / "checkpoint").iterdir():
+        file.unlink()
+    for file in (tmp_path / "a" / "checkpoint").iterdir():
+        file.rename(tmp_path / "b" / "checkpoint" / file.name)
+    said = []
+    with pytest.raises(PflFastError, match="no checkpoint can be used"):
+        resumed(tmp_path / "b", report=said.append)
+    assert "another model" in said[0]
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    finished(tmp_path / "run")
+    with pytest.raises(PflFastError, match="already holds a run"):
+        small(out=tmp_path / "run")
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    experiment = small(out=tmp_path / "run", checkpoint_seconds=0)
+    real = checkpoint.save_file
+
+    def full(tensors, file):
+        if experiment.server.rounds_done >= 2:
+            file.write_bytes(b"as much as fitted")
+            raise OSError(28, "No space left on device")
+        real(tensors, file)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(checkpoint.CheckpointError, match="No space left on device"):
+        experiment.run()
+    monkeypatch.undo()
+    names = sorted(file.name for file in (tmp_path / "run" / "checkpoint").iterdir())
+    assert names == ["round-000001.json", "round-000001.safetensors"]
+    again = resumed(tmp_path / "run")
+    again.run()
+    whole = small()
+    whole.run()
+    assert same(everything(again), everything(whole))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_keeps_what_was_computed(tmp_path, number):
+    experiment = small(out=tmp_path / "run")
+
+    class Sends(Listener):
+        def client_done(self, round, done, *_):
+            if (round, done) == (2, 4):
+                os.kill(os.getpid(), number)
+
+    experiment.listeners.append(Sends())
+    with pytest.raises(Interrupted) as caught:
+        experiment.run()
+    assert caught.value.signal == number
+    assert len(experiment.server.unfinished.reports) == 4
+    again = resumed(tmp_path / "run")
+    assert len(again.server.unfinished.reports) == 4
+    again.run()
+    whole = small()
+    whole.run()
+    assert same(everything(again), everything(whole))
