@@ -4,20 +4,8 @@ from click.testing import CliRunner
 from pfl_fast.cli import main
 
 # A run of well under a second: generated data, three clients, a small model.
-SMALL = [
-    "--dataset",
-    "synthetic",
-    "--image-size",
-    "8",
-    "--samples",
-    "200",
-    "--clients",
-    "3",
-    "--model",
-    "mlp",
-    "--rounds",
-    "2",
-]
+SMALL = ["--dataset", "synthetic", "--image-size", "8", "--samples", "200"]
+SMALL += ["--clients", "3", "--model", "mlp", "--rounds", "2"]
 
 
 @pytest.fixture
