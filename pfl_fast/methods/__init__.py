@@ -1,12 +1,14 @@
 """Methods of personalized federated learning, one file each."""
 
 from pfl_fast.methods.base import Method
+from pfl_fast.methods.fedafk import FedAFK
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.methods.fedcp import FedCP
 from pfl_fast.methods.fedper import FedPer
 from pfl_fast.methods.local import Local
 
 METHODS: dict[str, type[Method]] = {
+    "fedafk": FedAFK,
     "fedavg": FedAvg,
     "fedcp": FedCP,
     "fedper": FedPer,
