@@ -4,6 +4,7 @@ from pfl_fast.methods.base import Method
 from pfl_fast.methods.fedafk import FedAFK
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.methods.fedcp import FedCP
+from pfl_fast.methods.fedios import FediOS
 from pfl_fast.methods.fedper import FedPer
 from pfl_fast.methods.local import Local
 
@@ -11,6 +12,7 @@ METHODS: dict[str, type[Method]] = {
     "fedafk": FedAFK,
     "fedavg": FedAvg,
     "fedcp": FedCP,
+    "fedios": FediOS,
     "fedper": FedPer,
     "local": Local,
 }

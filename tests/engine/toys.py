@@ -46,21 +46,21 @@ def _dataset(x, draw, **fields):
     return Dataset("toy", x, y, classes, np.zeros(len(y), dtype=bool), source="synthetic", **fields)
 
 
-def plain(inputs=6, width=5):
+def plain(inputs=6, width=7):
     """A linear layer and ReLU under a linear head."""
     with torch_seed(1):
         extractor = nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU())
         return Backbone(extractor, nn.Linear(width, CLASSES), width)
 
 
-def with_batch_norm(inputs=6, width=5):
+def with_batch_norm(inputs=6, width=7):
     """BatchNorm between the layers."""
     with torch_seed(2):
         extractor = nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.ReLU())
         return Backbone(extractor, nn.Linear(width, CLASSES), width)
 
 
-def with_dropout(inputs=6, width=5):
+def with_dropout(inputs=6, width=7):
     """Dropout of half of the features, twice."""
     with torch_seed(3):
         extractor = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(0.5))
