@@ -35,6 +35,7 @@ SWITCHES = {
     "random subspaces": {"rank": 6, "overflow": "random", "lam": 0.5, **WIDE},
     "coordinates": {"projection": "coords", "lam": 0.5, **ALL_AT_ONCE},
     "coordinates, no personal extractor": {"projection": "coords", "personal_extractor": "none", **WIDE},
+    "coordinates, relu": {"projection": "coords", "post_activation": "relu", **WIDE},
     "tall": {"projection": "tall", **ALL_AT_ONCE},
     "tall, relu, one extractor": {"projection": "tall", "post_activation": "relu", "personal_extractor": "shared"},
 }
