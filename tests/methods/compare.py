@@ -29,7 +29,9 @@ def assert_equals_naive(method, values):
         # An ablation has fewer modules than the naive client, whose others are not used then.
         assert own <= theirs.keys()
         for name in sorted(own):
-            torch.testing.assert_close(mine[name], theirs[name], rtol=1e-6, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(
+                mine[name], theirs[name], rtol=1e-6, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+            )
         x, _ = running.data.take(running.data.union("test"))
         for client in range(running.data.clients):
             torch.testing.assert_close(running.client(client)(x), expected.predict(client, x), rtol=1e-6, atol=1e-6)
