@@ -141,7 +141,9 @@ class SingleTrainer(Trainer):
             bind(self.client, tensors, set(keys))
             self.phase(phase, keys, tensors, first_epoch, descent, report)
             first_epoch += phase.epochs
-        report.problem = report.problem or first_not_finite(tensors)
+            if report.problem and descent.stop_at_nan:
+                break
+        report.problem = report.problem or first_not_finite(tensors, report.steps)
         return report
 
     def phase(
@@ -208,9 +210,9 @@ def step_(
     )
 
 
-def first_not_finite(tensors: Tensors) -> str | None:
-    """Names the first tensor with a NaN or an infinite value."""
+def first_not_finite(tensors: Tensors, step: int) -> str | None:
+    """Names the first tensor with a NaN or an infinite value after ``step``."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            return f"{name} holds values that are not finite"
+            return f"{name} holds values that are not finite after step {step}"
     return None
