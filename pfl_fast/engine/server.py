@@ -123,9 +123,7 @@ class Server:
         lr = s.lr * s.lr_decay ** (number - 1)
         return Descent(lr, s.momentum, s.weight_decay, s.seed, number, stop_at_nan=s.on_nan != "report")
 
-    def finish(
-        self, worker: Worker, trained: Trained, number: int, slots: dict[int, int], tests: bool
-    ) -> LocalReport:
+    def finish(self, worker: Worker, trained: Trained, number: int, slots: dict[int, int], tests: bool) -> LocalReport:
         """Tests what a client has become, keeps it and forms its upload; a client with a problem is dealt with.
 
         The word that it has trained is kept here too, and last: a round may end by an error elsewhere before anybody

@@ -96,6 +96,7 @@ class FedCP(Method):
             "shuffle": False,
             "drop_last": True,
             "drop_last_test": True,
+            "eval_initial": True,
             "batch_size": 10,
             "local_epochs": 1,
         },

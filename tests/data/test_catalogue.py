@@ -5,8 +5,22 @@ import pytest
 from pfl_fast.data.catalogue import DATASETS, entry, locate
 from pfl_fast.errors import DataError
 
-NAMES = """tiny mnist fashion-mnist cifar10 cifar100 cifar100-coarse agnews digits5 office-caltech10 domainnet
-office-home pacs digits synthetic""".split()
+NAMES = [
+    "tiny",
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "cifar100",
+    "cifar100-coarse",
+    "agnews",
+    "digits5",
+    "office-caltech10",
+    "domainnet",
+    "office-home",
+    "pacs",
+    "digits",
+    "synthetic",
+]
 
 
 def test_all_names_are_there():

@@ -63,9 +63,7 @@ def with_batch_norm(inputs=6, width=5):
 def with_dropout(inputs=6, width=5):
     """Dropout of half of the features, twice."""
     with torch_seed(3):
-        extractor = nn.Sequential(
-            nn.Flatten(), nn.Dropout(0.2), nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(0.5)
-        )
+        extractor = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(0.5))
         return Backbone(extractor, nn.Linear(width, CLASSES), width)
 
 
@@ -82,9 +80,7 @@ def experiment(method, sizes=RAGGED, model=None, dataset=None, tests=3, validati
     partition = partition_of(sizes, tests, validation)
     count = sum(len(i) for split in (partition.train, partition.test, partition.validation) for i in split)
     values = {"rounds": 2, "batch_size": 4, "lr": 0.1, "dtype": "float64", "executor": "sequential", **values}
-    return Experiment(
-        method, dataset=dataset or features(count), model=model or plain(), partition=partition, **values
-    )
+    return Experiment(method, dataset=dataset or features(count), model=model or plain(), partition=partition, **values)
 
 
 @contextmanager
