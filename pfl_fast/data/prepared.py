@@ -29,7 +29,7 @@ def write_prepared(folder: Path, name: str, raw: Raw, files: tuple[Path, ...]) -
     """Decodes ``raw`` into ``folder``, which appears only when everything in it is complete.
 
     Samples go to the file piece by piece with ordinary writes: memory stays at one piece, and a full disk is an error,
-    whereas writing through a memory map would kill the process. The caller holds the lock of ``folder``.
+    whereas writing through a memory map would kill the process. The caller holds a lock.
 
     Raises:
         DataError: naming the file and what is wrong with it; nothing is left behind.
@@ -111,7 +111,7 @@ def source_facts(file: Path) -> dict[str, Any]:
 def check(raw: Raw, files: tuple[Path, ...]) -> None:
     """Refuses data sets without samples, and labels that mean nothing."""
     if not len(raw.y):
-        raise DataError(f"{files[0]}: no samples in it; fetch it again")
+        raise DataError(f"{files[0]}: no samples in it; delete it and fetch it again")
     for key, labels, classes in (
         ("labels", raw.y, raw.classes),
         *((f"{key} labels", raw.labels[key], raw.labellings[key]) for key in raw.labels),
@@ -120,7 +120,7 @@ def check(raw: Raw, files: tuple[Path, ...]) -> None:
             wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
             raise DataError(
                 f"{files[0]}: {len(wrong)} {key} outside 0 to {len(classes) - 1} (the first is {labels[wrong[0]]}, of "
-                f"sample {wrong[0]}); it is mislabelled or another data set: fetch it again"
+                f"sample {wrong[0]}); it is mislabelled or another data set: delete it and fetch it again"
             )
 
 
@@ -140,7 +140,9 @@ def _write_samples(target: Path, raw: Raw, files: tuple[Path, ...]) -> None:
             done += len(block)
         _to_disk(file)
     if done != raw.shape[0]:
-        raise DataError(f"{files[0]}: {done} samples but {raw.shape[0]} labels; truncated: fetch it again")
+        raise DataError(
+            f"{files[0]}: {done} samples but {raw.shape[0]} labels; truncated: delete it and fetch it again"
+        )
 
 
 def _small_arrays(raw: Raw) -> dict[str, NDArray[Any]]:

@@ -148,7 +148,7 @@ def load_plain(file: BinaryIO, name: str) -> object:
         ImportError, MemoryError, RecursionError, SystemError,
     ) as error:  # fmt: skip
         raise DataError(
-            f"{name}: not a readable pickle ({error}); it is truncated or corrupt: fetch it again"
+            f"{name}: not a readable pickle ({error}); it is truncated or corrupt: delete it and fetch it again"
         ) from None
     return result
 

@@ -1,8 +1,5 @@
 import hashlib
-import http.server
-import re
 import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,68 +7,9 @@ import pytest
 from pfl_fast.data.download import fetch, file_checksum
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import DataError
+from tests.data.bad_server import CONTENT
 
-CONTENT = bytes(range(256)) * 1021
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves CONTENT, badly: ``faults`` are used up one request at a time, then it behaves."""
-
-    daemon_threads = True
-    content = CONTENT
-    faults: tuple = ()
-    ranges = True
-    length = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.requests = []
-        self.url = f"http://127.0.0.1:{self.server_port}/data.bin"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        server = self.server
-        asked = self.headers.get("Range")
-        server.requests.append(asked)
-        fault, *rest = server.faults or (None,)
-        server.faults = tuple(rest)
-        if isinstance(fault, int):
-            self.send_error(fault)
-            return
-        start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and server.ranges else 0
-        if start >= len(server.content) > 0 and start:
-            self.send_response(416)
-            self.send_header("Content-Range", f"bytes */{len(server.content)}")
-            self.end_headers()
-            return
-        body = server.content[start:]
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
-        if server.length:
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if fault == "cut":
-            self.wfile.write(body[: len(body) // 2])
-            self.wfile.flush()
-            self.connection.shutdown(socket.SHUT_RDWR)
-        else:
-            self.wfile.write(body)
-
-
-@pytest.fixture
-def server():
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -135,6 +73,26 @@ def test_an_earlier_part_is_used(server, target, size):
     get(server.url, target)
     assert target.read_bytes() == CONTENT
     assert server.requests == [f"bytes={size}-"]
+
+
+def test_a_cut_between_chunks_is_continued(server, target):
+    server.faults = ("chunks", "chunks")
+    get(server.url, target)
+    assert target.read_bytes() == CONTENT
+    assert server.requests[1] == f"bytes={len(CONTENT) // 2}-"
+
+
+def test_another_part_than_the_one_asked_for_starts_over(server, target):
+    server.faults = ("cut", "other part")
+    get(server.url, target, None)
+    assert target.read_bytes() == CONTENT
+    assert server.requests[2] is None
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://host/file", "", []])
+def test_only_http(target, url):
+    with pytest.raises(ValueError, match="http://"):
+        get(url, target)
 
 
 def test_an_earlier_part_that_is_too_long_is_dropped(server, target):

@@ -76,10 +76,10 @@ def _rows(file: Path) -> tuple[list[int], list[list[str]]]:
         except (ValueError, csv.Error) as error:
             raise DataError(
                 f"{file}, line {reader.line_num}: {error}; expected class,title,description or the columns "
-                "label,label_name,text: fetch it again"
+                "label,label_name,text: delete it and fetch it again"
             ) from None
     if not labels:
-        raise DataError(f"{file}: empty; fetch it again")
+        raise DataError(f"{file}: empty; delete it and fetch it again")
     return labels, texts
 
 

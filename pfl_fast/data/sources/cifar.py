@@ -51,7 +51,9 @@ def source(number: str, form: str) -> Source:
         raw = from_parts(parts, size, 3, CIFAR100_FINE)
         coarse = np.concatenate([coarse for _, coarse, _ in batches]).astype(np.int64)
         if len(coarse) != len(raw.y):
-            raise DataError(f"{files[0]}: {len(coarse)} coarse and {len(raw.y)} fine labels; corrupt: fetch it again")
+            raise DataError(
+                f"{files[0]}: {len(coarse)} coarse and {len(raw.y)} fine labels; corrupt: delete it and fetch it again"
+            )
         return both_labellings(raw, coarse)
 
     return Source(f"{archive}, or unpacked as {unpacked}/", find, read)
@@ -76,9 +78,11 @@ def _contents(path: Path, members: tuple[str, ...]) -> dict[str, bytes]:
                 if file is not None:
                     contents[name] = file.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: not a readable tar archive ({error}); truncated or corrupt: fetch it again") from None
+        raise DataError(
+            f"{path}: not a readable tar archive ({error}); truncated or corrupt: delete it and fetch it again"
+        ) from None
     if missing := [name for name in members if name not in contents]:
-        raise DataError(f"{path}: {missing[0]} is not in it; incomplete: fetch it again")
+        raise DataError(f"{path}: {missing[0]} is not in it; incomplete: delete it and fetch it again")
     return contents
 
 
@@ -87,14 +91,14 @@ def _batch(data: bytes, name: str, number: str, form: str) -> tuple[NDArray[Any]
     if form == "binary":
         labels = 1 if number == "10" else 2
         if not data or len(data) % (labels + PIXELS):
-            raise DataError(f"{name}: {len(data)} bytes are not whole images; truncated: fetch it again")
+            raise DataError(f"{name}: {len(data)} bytes are not whole images; truncated: delete it and fetch it again")
         rows = np.frombuffer(data, np.uint8).reshape(-1, labels + PIXELS)
         return rows[:, labels:], rows[:, 0], rows[:, labels - 1]
     batch = load_plain(io.BytesIO(data), name)
     fine = "labels" if number == "10" else "fine_labels"
     if not isinstance(batch, dict) or not {"data", fine} <= batch.keys():
-        raise DataError(f"{name}: not a batch of CIFAR-{number}; fetch it again")
+        raise DataError(f"{name}: not a batch of CIFAR-{number}; delete it and fetch it again")
     pixels = np.asarray(batch["data"])
     if pixels.ndim != 2 or pixels.shape[1] != PIXELS:
-        raise DataError(f"{name}: data of shape {pixels.shape}; expected [n, {PIXELS}]: fetch it again")
+        raise DataError(f"{name}: data of shape {pixels.shape}; expected [n, {PIXELS}]: delete it and fetch it again")
     return pixels, np.asarray(batch.get("coarse_labels", [])), np.asarray(batch[fine])

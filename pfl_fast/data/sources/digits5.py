@@ -16,7 +16,6 @@ MNIST-M        Digit-Five's ``mnistm_with_label.mat``
 from __future__ import annotations
 
 import bz2
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,11 +106,15 @@ def _mat(file: Path, names: tuple[str, ...]) -> list[NDArray[Any]]:
     from scipy.io import loadmat
 
     try:
-        found = loadmat(io.BytesIO(file.read_bytes()), variable_names=names)
+        found = loadmat(file, variable_names=names)
     except Exception as error:  # scipy raises whatever its parser stumbles over
-        raise DataError(f"{file}: not a readable .mat file ({error}); truncated or corrupt: fetch it again") from None
+        raise DataError(
+            f"{file}: not a readable .mat file ({error}); truncated or corrupt: delete it and fetch it again"
+        ) from None
     if missing := [name for name in names if name not in found]:
-        raise DataError(f"{file}: no variable {missing[0]} in it; this is another file of that name: fetch it again")
+        raise DataError(
+            f"{file}: no variable {missing[0]} in it; this is another file of that name: delete it and fetch it again"
+        )
     return [found[name] for name in names]
 
 
@@ -142,7 +145,7 @@ def _libsvm(file: Path) -> Arrays:
         labels = np.array([int(line[0]) - 1 for line in lines])
     except (OSError, ValueError, IndexError, EOFError) as error:
         raise DataError(
-            f"{file}: not USPS in LIBSVM's format ({error}); truncated or corrupt: fetch it again"
+            f"{file}: not USPS in LIBSVM's format ({error}); truncated or corrupt: delete it and fetch it again"
         ) from None
     return ((values + 1) / 2 * 255).round().clip(0, 255).astype(np.uint8), labels
 

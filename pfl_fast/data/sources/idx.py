@@ -51,11 +51,15 @@ def read_idx(file: Path) -> NDArray[Any]:
     try:
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{file}: not a readable gzip file ({error}); truncated or corrupt: fetch it again") from None
+        raise DataError(
+            f"{file}: not a readable gzip file ({error}); truncated or corrupt: delete it and fetch it again"
+        ) from None
     if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
-        raise DataError(f"{file}: not an idx file of bytes; empty or corrupt: fetch it again")
+        raise DataError(f"{file}: not an idx file of bytes; empty or corrupt: delete it and fetch it again")
     start = 4 + 4 * data[3]
     shape = tuple(np.frombuffer(data, ">i4", data[3], 4).tolist())
     if len(data) - start != np.prod(shape, dtype=np.int64):
-        raise DataError(f"{file}: {len(data) - start} bytes of data for shape {shape}; truncated: fetch it again")
+        raise DataError(
+            f"{file}: {len(data) - start} bytes of data for shape {shape}; truncated: delete it and fetch it again"
+        )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

@@ -74,7 +74,9 @@ def read(layout: Layout, files: tuple[Path, ...], size: int) -> Raw:
     class_number = {layout.plain(name): i for i, name in enumerate(classes)}
     chosen = sorted((d, class_number[layout.plain(c)], n) for d, c, n in samples if layout.plain(c) in class_number)
     if not chosen:
-        raise DataError(f"{files[0]}: no images in <domain>/<class>/ folders with the expected names; fetch it again")
+        raise DataError(
+            f"{files[0]}: no images in <domain>/<class>/ folders with the expected names; delete it and fetch it again"
+        )
     present = sorted({domain for domain, _, _ in chosen})
     official = {
         line.split()[0] for file in files if file.suffix == ".txt" for line in file.read_text().splitlines() if line

@@ -20,7 +20,9 @@ def decoded(data: bytes, name: str, size: int) -> NDArray[np.uint8]:
         with Image.open(io.BytesIO(data)) as image:
             rgb = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{name}: not a readable image ({error}); the file is corrupt: fetch it again") from None
+        raise DataError(
+            f"{name}: not a readable image ({error}); the file is corrupt: delete it and fetch it again"
+        ) from None
     return np.asarray(_square(rgb, size), dtype=np.uint8)
 
 

@@ -100,6 +100,8 @@ def _one_group(file: Path, arrays: dict[str, NDArray[Any]], size: int) -> Raw:
     domain = arrays["domain"].reshape(-1)
     if len(domain) != len(arrays["x"]) or not np.isin(domain, range(len(names))).all():
         raise DataError(f"{file}: domain must hold one number from 0 to {len(names) - 1} for each image")
+    if arrays["y"].size != len(domain) or not len(domain):
+        raise DataError(f"{file}: {len(domain)} images but {arrays['y'].size} labels; export it again")
     if "test" in arrays and len(arrays["test"]) != len(domain):
         raise DataError(f"{file}: test must hold one value for each image")
     test = arrays.get("test", np.zeros(len(domain), np.bool_)).astype(np.bool_)
@@ -109,6 +111,4 @@ def _one_group(file: Path, arrays: dict[str, NDArray[Any]], size: int) -> Raw:
         for is_test in (False, True)
         if (rows := (domain == i) & (test == is_test)).any()
     ]
-    if not parts or len(arrays["y"].reshape(-1)) != len(domain):
-        raise DataError(f"{file}: {len(domain)} images but {arrays['y'].size} labels")
     return from_parts(parts, size, 3, classes, names)

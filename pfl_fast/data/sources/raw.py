@@ -120,7 +120,7 @@ def check_images(part: Part) -> None:
     if len(part.x) != np.size(part.y):
         raise DataError(
             f"{part.file}: {len(part.x)} images but {np.size(part.y)} labels; truncated, or of different parts: "
-            "fetch it again"
+            "delete it and fetch it again"
         )
     if not np.issubdtype(np.asarray(part.y).dtype, np.number) or not np.all(np.mod(part.y, 1) == 0):
         raise DataError(f"{part.file}: labels that are not whole numbers (NaN?): fetch or export it again")

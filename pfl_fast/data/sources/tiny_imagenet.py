@@ -39,12 +39,14 @@ def read(files: tuple[Path, ...], size: int) -> Raw:
     number = {wnid: label for label, wnid in enumerate(wnids)}
     test = {}
     for line in tree.text(f"{root}val/val_annotations.txt"):
-        image, wnid = line.split("\t")[:2]
+        image, wnid = [*line.split("\t"), ""][:2]
         if wnid not in number:
             raise DataError(f"{tree.path(f'{root}val/val_annotations.txt')}: {image} has class {wnid}, not in train/")
         test[f"{root}val/images/{image}"] = wnid
     if missing := sorted(set(test) - set(tree.names)):
-        raise DataError(f"{tree.path(missing[0])}: missing ({len(missing)} such); incomplete: fetch it again")
+        raise DataError(
+            f"{tree.path(missing[0])}: missing ({len(missing)} such); incomplete: delete it and fetch it again"
+        )
     test = dict(sorted(test.items()))
     names = [*train, *test]
     note = "" if len(wnids) == CLASSES else f"{files[0].name}: {len(wnids)} of {CLASSES} classes"

@@ -45,7 +45,7 @@ class Tree:
             archive = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, EOFError) as error:
             raise DataError(
-                f"{file}: not a readable zip archive ({error}); truncated or corrupt: fetch it again"
+                f"{file}: not a readable zip archive ({error}); truncated or corrupt: delete it and fetch it again"
             ) from None
         for member in archive.infolist():
             if not member.is_dir():
@@ -59,7 +59,9 @@ class Tree:
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise DataError(f"{self.path(name)}: corrupt ({error}); fetch the archive again") from None
         except KeyError:
-            raise DataError(f"{self.path(name)}: missing; the data set is incomplete: fetch it again") from None
+            raise DataError(
+                f"{self.path(name)}: missing; the data set is incomplete: delete it and fetch it again"
+            ) from None
 
     def path(self, name: str) -> Path:
         """Where a file is, for messages."""

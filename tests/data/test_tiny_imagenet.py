@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+
+from pfl_fast.errors import DataError
+from tests.data.archives import picture, pixels, tiny_members, write_folder, write_zip
+
+FILE = "tiny-imagenet-200.zip"
+ROOT = "tiny-imagenet-200/"
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_images_labels_and_names(raw, load_real, said, unpacked):
+    members, images = tiny_members()
+    if unpacked:
+        write_folder(raw, members)
+    else:
+        write_zip(raw / FILE, members)
+    data = load_real("tiny")
+    assert np.array_equal(data.x, images)
+    assert data.y.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 1, 0, 2]
+    assert data.test.tolist() == [False] * 9 + [True] * 3
+    assert data.classes == ("crane (n01)", "goldfish", "crane (n03)")
+    assert data.source == "real"
+    assert any("3 of 200 classes" in line for line in said)
+
+
+@pytest.mark.parametrize("size", [1, 17, 64])
+def test_other_sizes_and_grey_images(raw, load_real, size):
+    members, _ = tiny_members(per_class=1, side=23)
+    members[f"{ROOT}train/n01/images/n01_0.JPEG"] = picture(pixels(1, 64, 64))
+    write_zip(raw / FILE, members)
+    data = load_real("tiny", size=size)
+    assert data.x.shape == (6, size, size, 3)
+    assert np.array_equal(data.x[0, ..., 0], data.x[0, ..., 2])
+
+
+def broken(change):
+    members, _ = tiny_members()
+    change(members)
+    return members
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.pop(f"{ROOT}wnids.txt"), r"tiny-imagenet-200\.zip: no wnids\.txt"),
+        (lambda m: m.pop(f"{ROOT}val/images/val_1.JPEG"), r"val_1\.JPEG: missing"),
+        (lambda m: m.pop(f"{ROOT}val/val_annotations.txt"), r"val_annotations\.txt: missing"),
+        (lambda m: m.update({f"{ROOT}val/val_annotations.txt": "val_0.JPEG\tn77\t"}), "val_0.JPEG has class n77"),
+        (lambda m: m.update({f"{ROOT}val/val_annotations.txt": "val_0.JPEG"}), "val_annotations"),
+        (lambda m: m.update({f"{ROOT}train/n02/images/n02_1.JPEG": b""}), r"n02_1\.JPEG: not a readable image"),
+        (
+            lambda m: m.update({f"{ROOT}train/n02/images/n02_1.JPEG": m[f"{ROOT}train/n02/images/n02_1.JPEG"][:900]}),
+            r"n02_1\.JPEG: not a readable image",
+        ),
+        (lambda m: [m.pop(name) for name in list(m) if "/train/" in name], "no training images"),
+    ],
+)
+def test_broken_archives_leave_nothing(raw, load_real, change, message):
+    write_zip(raw / FILE, broken(change))
+    with pytest.raises(DataError, match=message):
+        load_real("tiny")
+    assert not [path for path in (raw / "prepared").iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("keep", [0, 100, 5000])
+def test_a_truncated_archive(raw, load_real, keep):
+    write_zip(raw / FILE, tiny_members()[0])
+    (raw / FILE).write_bytes((raw / FILE).read_bytes()[:keep])
+    with pytest.raises(DataError, match=r"tiny-imagenet-200\.zip: not a readable zip.*delete it and fetch it again"):
+        load_real("tiny")
+
+
+def test_a_flipped_bit_is_noticed(raw, load_real):
+    write_zip(raw / FILE, tiny_members()[0])
+    data = bytearray((raw / FILE).read_bytes())
+    data[300] ^= 1
+    (raw / FILE).write_bytes(data)
+    with pytest.raises(DataError, match="corrupt"):
+        load_real("tiny")
