@@ -1,6 +1,8 @@
 """Imports point one way: what may import what, and nothing else."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,10 +31,12 @@ MAY_IMPORT = {
     "cli": {
         "config",
         "data",
+        "engine",
         "errors",
         "experiment",
         "methods",
         "models",
+        "options",
         "report",
         "analysis",
         "native",
@@ -66,3 +70,17 @@ def test_importing_the_package_does_not_import_torch():
         for node in ast.parse((PACKAGE / name).read_text()).body:
             imported = [a.name for a in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
             assert "torch" not in imported, name
+
+
+def test_the_command_line_starts_without_torch():
+    program = "import sys, pfl_fast.cli; print(sorted({'torch', 'numpy', 'rich'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_the_experiment_is_imported_when_asked_for():
+    from pfl_fast.experiment import Experiment
+
+    assert pfl_fast.Experiment is Experiment
+    with pytest.raises(AttributeError, match="no attribute 'Experiments'"):
+        _ = pfl_fast.Experiments

@@ -18,3 +18,14 @@ def test_drop_in_gives_equal_losses():
         assert abs(plain - fused) < 1e-3 * plain
     assert losses[0][-1] < losses[0][0]
     assert "times as fast" in result.stdout
+
+
+def test_ten_lines_trains_and_reads_a_client():
+    command = [sys.executable, str(EXAMPLES / "ten_lines.py")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [int(n) for n in re.findall(r"^round (\d+):", result.stdout, re.MULTILINE)] == [1, 2, 3, 4, 5]
+    losses = [float(v) for v in re.findall(r"loss ([\d.]+)", result.stdout)]
+    assert losses[-1] < losses[0]
+    accuracies = [float(v) for v in re.findall(r"accuracy ([\d.]+)", result.stdout)]
+    assert f"best of all rounds: {max(accuracies):.3f}" in result.stdout
+    assert re.search(r"client 3: [\d.]+ on its own [1-9]\d* test samples", result.stdout)

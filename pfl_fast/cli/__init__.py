@@ -10,16 +10,21 @@ from pfl_fast import __version__
 from pfl_fast.cli.data import data
 from pfl_fast.cli.datasets import datasets
 from pfl_fast.cli.doctor import doctor
+from pfl_fast.cli.methods import methods
 from pfl_fast.cli.models import models
+from pfl_fast.cli.resume import resume
+from pfl_fast.cli.train import train
 from pfl_fast.errors import PflFastError
 
 EXAMPLES = """\b
 Examples:
-  pfl-fast doctor            what is installed, what is missing, what to do about it
-  pfl-fast doctor --json     the same for scripts
+  pfl-fast train fedcp --dataset digits --rounds 10    train; offline, under a minute
+  pfl-fast resume runs/fedcp-digits-1 --rounds 20      go on with it
+  pfl-fast methods fedcp     a method's formulas, options and presets
+  pfl-fast models            the models, their features and parameters
   pfl-fast datasets          the data sets known by name, and what of them is on disk
   pfl-fast data get mnist    download and prepare one
-  pfl-fast models            the models, their features and parameters
+  pfl-fast doctor            what is installed, what is missing, what to do about it
 """
 
 
@@ -44,4 +49,7 @@ def main() -> None:
 main.add_command(data)
 main.add_command(datasets)
 main.add_command(doctor)
+main.add_command(methods)
 main.add_command(models)
+main.add_command(resume)
+main.add_command(train)

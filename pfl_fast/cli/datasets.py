@@ -36,12 +36,11 @@ def datasets(as_json: bool, data_dir: Path | None) -> None:
 def catalogue_facts(folder: Path) -> dict[str, dict[str, Any]]:
     """Everything the catalogue says, and the files found for it, by name."""
     from pfl_fast.data.catalogue import DATASETS, locate
-    from pfl_fast.data.prepared import MANIFEST
+    from pfl_fast.data.prepare import prepared_folders
 
     rows = {}
     for name, entry in DATASETS.items():
         found = locate(entry, folder)
-        prepared = sorted(folder.glob(f"prepared/{entry.base or name}-[0-9]*/{MANIFEST}"))
         rows[name] = {
             **{key: getattr(entry, key) for key in ("title", "kind", "classes", "domains", "samples", "input_shape")},
             **{key: getattr(entry, key) for key in ("licence", "homepage", "download_bytes", "mean", "std", "augment")},
@@ -49,7 +48,7 @@ def catalogue_facts(folder: Path) -> dict[str, dict[str, Any]]:
             "by_hand": entry.by_hand,
             "on_disk": {
                 "raw": [str(file) for file in found[1]] if found else [],
-                "prepared": [str(file.parent) for file in prepared],
+                "prepared": [str(path) for path in prepared_folders(entry.base or name, folder)],
             },
         }
     return rows

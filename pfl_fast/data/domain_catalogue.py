@@ -51,7 +51,9 @@ DOMAIN_DATASETS: dict[str, Entry] = {
         size=32,
         downloads=(Download("digit_dataset.zip"),),
         by_hand="fetch digit_dataset.zip as FedBN's README says (https://github.com/med-air/FedBN) and unpack it, or "
-        "place each domain's original files there",
+        "place the originals: MNIST's idx files, http://ufldl.stanford.edu/housenumbers/ train_32x32.mat and "
+        "test_32x32.mat, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/ usps.bz2 and usps.t.bz2, "
+        "Digit-Five's syn_number.mat and mnistm_with_label.mat",
         sources=(
             digits5.SOURCE,
             npz.domains("digits5", digits5.DOMAINS, DIGITS),

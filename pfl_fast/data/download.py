@@ -58,10 +58,13 @@ def fetch(
     if target.is_file():
         return target
     part = target.with_name(target.name + ".part")
+    addresses = [urls] if isinstance(urls, str) else list(urls)
+    if not addresses or not all(url.startswith(("http://", "https://")) for url in addresses):
+        raise ValueError(f"urls must be addresses that begin with http:// or https://, not {urls!r}")
     problems = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for url in [urls] if isinstance(urls, str) else urls:
+        for url in addresses:
             try:
                 continued = _size(part) > 0
                 _download(url, part, progress, tries, wait, timeout)
@@ -113,6 +116,9 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
         raise _TemporaryError(f"no connection ({getattr(error, 'reason', error)})") from None
     with response:
         resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if response.status == 206 and not resumed:
+            part.unlink(missing_ok=True)
+            raise _TemporaryError("the server sent another part than the one asked for")
         start = have if resumed else 0
         length = response.headers.get("Content-Length")
         total = start + int(length) if length and length.isdigit() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,8 +16,8 @@ from pfl_fast.data import catalogue
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.download import Progress, fetch
 from pfl_fast.data.entry import Entry
-from pfl_fast.data.prepared import BrokenCacheError, read_prepared, source_facts, write_prepared
-from pfl_fast.data.stand_in import stand_in
+from pfl_fast.data.prepared import MANIFEST, BrokenCacheError, read_prepared, source_facts, write_prepared
+from pfl_fast.data.store import imported_folder, load_dataset
 from pfl_fast.errors import DataError
 from pfl_fast.paths import cache_folder, data_folder
 
@@ -45,7 +46,7 @@ def load(
     report: Callable[[str], None] = _to_stderr,
     progress: Callable[[str], AbstractContextManager[Progress | None]] = _no_progress,
 ) -> Dataset:
-    """A data set of the catalogue, decoded once and memory-mapped from then on.
+    """A data set of the catalogue, decoded once and memory-mapped from then on, or one that was imported.
 
     Args:
         name: as ``pfl-fast datasets`` lists it.
@@ -62,20 +63,22 @@ def load(
     Raises:
         DataError: for an unknown name, broken files, and with ``real_only`` for missing ones.
     """
+    root = (folder or data_folder()).expanduser()
+    if name not in catalogue.DATASETS and (imported_folder(name, root) / MANIFEST).is_file():
+        return load_dataset(imported_folder(name, root))
     entry = catalogue.entry(name)
     if size is None:
         size = entry.size
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     if not entry.sources:
-        return stand_in(name, size, stand_in_samples, seed)
-    root = (folder or data_folder()).expanduser()
+        return _generated(name, size, stand_in_samples, seed)
     base = entry.base or name
     cache = prepared_folder(base, size, root)
     opened = _open(name, entry, cache, root, report)
     problem = ""
     if opened is None and (catalogue.locate(entry, root) or download):
-        with _lock(cache):
+        with _lock(cache.parent, base):
             # Another process may have done it while this one waited.
             opened = _open(name, entry, cache, root, _unheard)
             if opened is None:
@@ -94,20 +97,41 @@ def load(
     advice = missing(name, entry, root, problem)
     if real_only:
         raise DataError(advice)
-    result = stand_in(name, size, stand_in_samples, seed)
+    result = _generated(name, size, stand_in_samples, seed)
     report(f"{advice}\nUsing a SYNTHETIC STAND-IN of {len(result)} generated samples instead; results say so.")
     return result
 
 
+def _generated(name: str, size: int, samples: int | None, seed: int) -> Dataset:
+    from pfl_fast.data.stand_in import stand_in  # imports torch, which real data can do without
+
+    return stand_in(name, size, samples, seed)
+
+
 def prepared_folder(base: str, size: int, root: Path) -> Path:
     """Where the decoded form is kept: in the data folder; if that is read-only, in the default data or cache folder."""
-    for home in (root, data_folder(), cache_folder()):
-        if _writable(home):
-            break
-    else:
+    home = _home(root)
+    if home is None:
         raise DataError(f"neither {root} nor {data_folder()} can be written to; set PFL_FAST_DATA to a folder that can")
-    mark = "" if home == root else "-" + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
-    return home / "prepared" / f"{base}-{size}{mark}"
+    return home / "prepared" / f"{base}-{size}{_mark(home, root)}"
+
+
+def prepared_folders(base: str, root: Path) -> list[Path]:
+    """The decoded forms that are there, of all sizes."""
+    home = _home(root)
+    if home is None:
+        return []
+    name = re.compile(rf"{re.escape(base)}-\d+{_mark(home, root)}")
+    return sorted(file.parent for file in home.glob(f"prepared/*/{MANIFEST}") if name.fullmatch(file.parent.name))
+
+
+def _home(root: Path) -> Path | None:
+    return next((home for home in (root, data_folder(), cache_folder()) if _writable(home)), None)
+
+
+def _mark(home: Path, root: Path) -> str:
+    """Tells read-only folders apart, whose decoded forms share a home."""
+    return "" if home == root else "-" + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
 
 
 def missing(name: str, entry: Entry, root: Path, problem: str = "") -> str:
@@ -123,14 +147,13 @@ def missing(name: str, entry: Entry, root: Path, problem: str = "") -> str:
     return "\n  ".join(lines)
 
 
-def _lock(cache: Path) -> FileLock:
+def _lock(folder: Path, base: str) -> FileLock:
+    """One for all sizes, because they share their downloads."""
     try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(
-            f"{cache.parent}: cannot be made ({error.strerror}); set PFL_FAST_DATA to another folder"
-        ) from None
-    return FileLock(cache.with_name(f"{cache.name}.lock"))
+        raise DataError(f"{folder}: cannot be made ({error.strerror}); set PFL_FAST_DATA to another folder") from None
+    return FileLock(folder / f"{base}.lock")
 
 
 def _writable(folder: Path) -> bool:
@@ -197,6 +220,7 @@ def _open(
         domains=tuple(manifest["domains"]),
         labels=labels,
         vocabulary=manifest["vocabulary"],
+        pools_test=entry.pools_test,
     )
     if entry.labelling:
         dataset = dataset.relabel(entry.labelling, tuple(manifest["labellings"][entry.labelling]))

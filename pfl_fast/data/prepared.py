@@ -29,7 +29,7 @@ def write_prepared(folder: Path, name: str, raw: Raw, files: tuple[Path, ...]) -
     """Decodes ``raw`` into ``folder``, which appears only when everything in it is complete.
 
     Samples go to the file piece by piece with ordinary writes: memory stays at one piece, and a full disk is an error,
-    whereas writing through a memory map would kill the process. The caller holds the lock of ``folder``.
+    whereas writing through a memory map would kill the process. The caller holds a lock.
 
     Raises:
         DataError: naming the file and what is wrong with it; nothing is left behind.

@@ -15,6 +15,7 @@ from pfl_fast.randomness import generator, key, permutation
 GRID = 4  # prototypes are smooth: so many values along each side
 FINEST = 64  # larger images are drawn in squares of pixels
 BLOCK = 512
+DISTINCT = 0.8  # how much classes differ; their samples differ by 1
 TEST_SHARE = 6  # every sixth sample is for the official test
 PADDING, START, SPECIAL = 0, 1, 3
 
@@ -32,8 +33,8 @@ def synthetic(
 ) -> Dataset:
     """A data set in which every class, and every domain, has a pattern of its own.
 
-    Images are a smooth pattern per class, shifted at random, mixed with another class's and with noise; domains change
-    colours and background. Texts draw some of their words from a topic per class. Features are noise around a centre.
+    Images are a smooth pattern per class, shifted at random, under clutter as smooth and noise; domains change colours
+    and background. Texts draw some of their words from a topic per class. Features are noise around a centre.
 
     Args:
         samples: how many, at least 1; classes (and domains) are as equal as can be.
@@ -85,7 +86,8 @@ def _images(
     channels, full_height, full_width = shape
     square = -(-max(full_height, full_width) // FINEST)
     height, width = -(-full_height // square), -(-full_width // square)
-    patterns = _smooth(key(seed, "synthetic classes"), classes, height, width, channels)
+    common = _smooth(key(seed, "synthetic pattern"), 1, height, width, channels)
+    patterns = common + DISTINCT * _smooth(key(seed, "synthetic classes"), classes, height, width, channels)
     backgrounds = _smooth(key(seed, "synthetic backgrounds"), max(domains, 1), height, width, channels)
     colours = generator(key(seed, "synthetic colours")).uniform(0.4, 1.6, (max(domains, 1), 1, 1, channels))
     x = np.empty((len(y), full_height, full_width, channels), np.uint8)
@@ -95,9 +97,8 @@ def _images(
         here = domain[rows] if domain is not None else np.zeros(n, np.int64)
         down = (np.arange(height) + draw.integers(-(height // 6), height // 6 + 1, (n, 1))) % height
         across = (np.arange(width) + draw.integers(-(width // 6), width // 6 + 1, (n, 1))) % width
-        other = draw.integers(0, classes, n)
         value = patterns[y[rows, None, None], down[:, :, None], across[:, None, :]]
-        value += 0.6 * patterns[other[:, None, None], down[:, ::-1, None], across[:, None, ::-1]]
+        value += _smooth(key(seed, "synthetic clutter", number), n, height, width, channels)
         if domain is not None:
             value = value * colours[here].astype(np.float32) + backgrounds[here]
         value += draw.standard_normal(value.shape, np.float32)

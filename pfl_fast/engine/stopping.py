@@ -16,17 +16,23 @@ class StopFlag(threading.Event):
 
     Attributes:
         signal: which signal asked, if one did.
+        listening: whether signals set it now.
     """
 
     signal: int | None = None
+    listening: bool = False
 
 
 @contextmanager
 def stop_on_signals(flag: StopFlag) -> Iterator[None]:
-    """Inside the block signals set the flag; elsewhere than in the main thread they are left as they are."""
-    if threading.current_thread() is not threading.main_thread():
+    """Inside the block signals set the flag; elsewhere than in the main thread they are left as they are.
+
+    A block inside another one of the same flag changes nothing, so that a second signal still ends the run at once.
+    """
+    if threading.current_thread() is not threading.main_thread() or flag.listening:
         yield
         return
+    flag.listening = True
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def ask(number: int, _frame: FrameType | None) -> None:
@@ -40,5 +46,6 @@ def stop_on_signals(flag: StopFlag) -> Iterator[None]:
     try:
         yield
     finally:
+        flag.listening = False
         for number, handler in before.items():
             signal.signal(number, handler)

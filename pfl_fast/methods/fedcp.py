@@ -133,7 +133,7 @@ class FedCP(Method):
             parts["context"] = constant(Context(width))
         return parts
 
-    def phases(self) -> list[Phase]:
+    def phases(self, round: int) -> list[Phase]:
         """One phase; the frozen extractor's features are the same for the whole round."""
         train = ("extractor", "head", "cpn") if self.options.cpn else ("extractor", "head")
         once = {"h0": Once("global_extractor", global_features)} if self.keeps_features else {}
@@ -178,7 +178,7 @@ class FedCP(Method):
             s: Tensor = client.cpn.route(torch.ones_like(h), scores.detach(), seed)[1]
             return s.mean()
 
-    def initial(self, common: Tensors, seed: Tensor) -> Tensors:
+    def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
         """A random context, for the ablation without any and for the authors' first round."""
         o = self.options
         if not o.cpn or not (o.cpn_input == "random" or o.random_first):

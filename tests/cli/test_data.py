@@ -50,6 +50,20 @@ def test_get(tmp_path):
     assert (tmp_path / "prepared" / "mnist-9" / "x.npy").is_file()
 
 
+def test_datasets_finds_what_a_read_only_folder_led_to(tmp_path):
+    folder = tmp_path / "read-only"
+    write_mnist(folder)
+    folder.chmod(0o555)
+    try:
+        assert run("data", "get", "mnist", "--data-dir", str(folder)).exit_code == 0
+        rows = json.loads(run("datasets", "--json", "--data-dir", str(folder)).output)
+        (prepared,) = rows["mnist"]["on_disk"]["prepared"]
+        assert prepared.startswith(str(tmp_path / "data"))
+        assert json.loads(run("datasets", "--json").output)["mnist"]["on_disk"]["prepared"] == []
+    finally:
+        folder.chmod(0o755)
+
+
 def test_get_says_what_to_do_by_hand(tmp_path):
     result = run("data", "get", "pacs", "--data-dir", str(tmp_path))
     assert result.exit_code == 1

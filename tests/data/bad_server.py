@@ -41,6 +41,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes */{len(server.content)}")
             self.end_headers()
             return
+        if fault == "chunks":
+            self.send_chunks(server.content[start:], start)
+            return
+        if fault == "other part":
+            start //= 2
         body = server.content[start:]
         self.send_response(206 if start else 200)
         if start:
@@ -54,3 +59,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self.wfile.write(body)
+
+    def send_chunks(self, body, start):
+        """Half of it, then nothing, although more was announced."""
+        self.protocol_version = "HTTP/1.1"
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header(
+                "Content-Range", f"bytes {start}-{len(self.server.content) - 1}/{len(self.server.content)}"
+            )
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        half = body[: len(body) // 2]
+        self.wfile.write(b"%x\r\n" % len(half) + half + b"\r\n")
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True

@@ -6,21 +6,9 @@ from pfl_fast.data.catalogue import DATASETS, entry, locate
 from pfl_fast.errors import DataError
 
 NAMES = [
-    "tiny",
-    "mnist",
-    "fashion-mnist",
-    "cifar10",
-    "cifar100",
-    "cifar100-coarse",
-    "agnews",
-    "digits5",
-    "office-caltech10",
-    "domainnet",
-    "office-home",
-    "pacs",
-    "digits",
-    "synthetic",
-]
+    "tiny", "mnist", "fashion-mnist", "cifar10", "cifar100", "cifar100-coarse", "agnews", "digits5",
+    "office-caltech10", "domainnet", "office-home", "pacs", "digits", "synthetic",
+]  # fmt: skip
 
 
 def test_all_names_are_there():

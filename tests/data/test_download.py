@@ -75,6 +75,26 @@ def test_an_earlier_part_is_used(server, target, size):
     assert server.requests == [f"bytes={size}-"]
 
 
+def test_a_cut_between_chunks_is_continued(server, target):
+    server.faults = ("chunks", "chunks")
+    get(server.url, target)
+    assert target.read_bytes() == CONTENT
+    assert server.requests[1] == f"bytes={len(CONTENT) // 2}-"
+
+
+def test_another_part_than_the_one_asked_for_starts_over(server, target):
+    server.faults = ("cut", "other part")
+    get(server.url, target, None)
+    assert target.read_bytes() == CONTENT
+    assert server.requests[2] is None
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://host/file", "", []])
+def test_only_http(target, url):
+    with pytest.raises(ValueError, match="http://"):
+        get(url, target)
+
+
 def test_an_earlier_part_that_is_too_long_is_dropped(server, target):
     target.parent.mkdir()
     target.with_name("data.bin.part").write_bytes(CONTENT + b"more")

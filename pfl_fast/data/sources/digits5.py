@@ -16,7 +16,6 @@ MNIST-M        Digit-Five's ``mnistm_with_label.mat``
 from __future__ import annotations
 
 import bz2
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,7 +106,7 @@ def _mat(file: Path, names: tuple[str, ...]) -> list[NDArray[Any]]:
     from scipy.io import loadmat
 
     try:
-        found = loadmat(io.BytesIO(file.read_bytes()), variable_names=names)
+        found = loadmat(file, variable_names=names)
     except Exception as error:  # scipy raises whatever its parser stumbles over
         raise DataError(
             f"{file}: not a readable .mat file ({error}); truncated or corrupt: delete it and fetch it again"

@@ -1,0 +1,145 @@
+"""``pfl-fast methods``: the methods there are, and everything about one of them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pfl_fast.methods import Method
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
+def methods(name: str | None, as_json: bool) -> None:
+    r"""List the methods, or say everything about one: formulas, parts, options, presets, the paper's values.
+
+    \b
+    Examples:
+      pfl-fast methods
+      pfl-fast methods fedcp
+      pfl-fast methods fedcp --json | python -m json.tool
+    """
+    from pfl_fast.cli.pfllib_flags import our_name
+    from pfl_fast.experiment import find_method
+    from pfl_fast.methods import METHODS
+
+    if name is None:
+        rows = {key: {"title": m.title, "summary": m.summary, "paper": m.paper} for key, m in METHODS.items()}
+        click.echo(json.dumps(rows, indent=2) if as_json else as_list(rows))
+        return
+    name = our_name(name, METHODS, {})
+    facts = collect(name, find_method(name))
+    click.echo(json.dumps(facts, indent=2) if as_json else as_page(facts))
+
+
+def collect(name: str, kind: type[Method]) -> dict[str, Any]:
+    """Everything about a method, as plain data."""
+    from pfl_fast.models import MODELS
+    from pfl_fast.options import describe
+
+    return {
+        "name": name,
+        "title": kind.title,
+        "summary": kind.summary,
+        "paper": kind.paper,
+        "about": inspect.getdoc(inspect.getmodule(kind)) or "",
+        "parts": parts_table(kind),
+        "batch_norm": kind.batch_norm,
+        "options": [asdict(option) for option in describe(kind.Options)],
+        "presets": {preset: dict(values) for preset, values in kind.presets.items()},
+        "paper_values": {model: dict(values) for model in MODELS if (values := kind.defaults(model, ""))},
+    }
+
+
+def parts_table(kind: type[Method]) -> list[dict[str, Any]]:
+    """The parts of a client's model with default options, on a small model."""
+    from pfl_fast.methods.base import Setting
+    from pfl_fast.models import build
+
+    method = kind(kind.Options(), Setting(clients=20, rounds=100, local_epochs=1, classes=10))
+    parts = method.parts(build("mlp", input_shape=(1, 8, 8), classes=10))
+    return [
+        {
+            "part": name,
+            "trained": part.trained,
+            "receives": part.receives,
+            "uploads": part.uploads,
+            "recipients": part.recipients if part.receives else None,
+        }
+        for name, part in parts.items()
+    ]
+
+
+def as_list(rows: dict[str, dict[str, str]]) -> str:
+    """The methods for a person to read."""
+    lines = [f"{click.style(f'{name:10}', bold=True)}{row['title']:10}{row['summary']}" for name, row in rows.items()]
+    return "\n".join([*lines, "", "pfl-fast methods NAME says everything about one; pfl-fast train NAME trains it."])
+
+
+def as_page(facts: dict[str, Any]) -> str:
+    """One method for a person to read."""
+    lines = [f"{click.style(facts['title'], bold=True)} ({facts['name']}): {facts['summary']}", facts["paper"], ""]
+    lines += [facts["about"], ""]
+    lines += section("parts of a client's model", table([{k: shown(v) for k, v in p.items()} for p in facts["parts"]]))
+    lines += section("BatchNorm", [f"{facts['batch_norm']} (--batch-norm says otherwise)"])
+    lines += section("options (--set NAME=VALUE)", options_lines(facts["options"]) or ["none"])
+    presets = [f"{name}: {assignments(values)}" for name, values in facts["presets"].items()]
+    lines += section("presets (--preset NAME)", presets or ["none"])
+    lines += section("the paper's values, by model", by_value(facts["paper_values"]) or ["none: the general defaults"])
+    return "\n".join(lines).rstrip()
+
+
+def section(title: str, lines: list[str]) -> list[str]:
+    """A heading and what stands under it."""
+    return [click.style(title, bold=True), *(f"  {line}" for line in lines), ""]
+
+
+def table(rows: list[dict[str, str]]) -> list[str]:
+    """Rows under their column names, in columns as wide as needed."""
+    names = list(rows[0])
+    lines = [names, *([row[name] for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def options_lines(options: list[dict[str, Any]]) -> list[str]:
+    """Each option with its default, its choices and what it does."""
+    lines = []
+    for option in options:
+        choices = f" (one of {', '.join(map(str, option['choices']))})" if option["choices"] else ""
+        lines += [f"{option['name']} = {shown(option['default'])}{choices}", f"    {option['help']}"]
+    return lines
+
+
+def by_value(values: dict[str, dict[str, Any]]) -> list[str]:
+    """Models that have the same values share a line."""
+    models: dict[str, list[str]] = {}
+    for model, its in values.items():
+        models.setdefault(assignments(its), []).append(model)
+    return [f"{', '.join(names)}: {text}" for text, names in models.items()]
+
+
+def assignments(values: dict[str, Any]) -> str:
+    """As ``--set`` takes them."""
+    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+
+
+def shown(value: Any) -> str:
+    """A value as ``--set`` takes it, a dash for none.
+
+    >>> shown(True), shown((10.0, 0.5)), shown(None), shown(0.005)
+    ('true', '10,0.5', '-', '0.005')
+    """
+    if isinstance(value, (tuple, list)):
+        return ",".join(shown(item) for item in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "-" if value is None else str(value)

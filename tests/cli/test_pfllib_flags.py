@@ -1,0 +1,51 @@
+import pytest
+
+from pfl_fast.cli.pfllib_flags import ABSENT, COMBINED, METHOD, NOTES, SAME, translate
+from pfl_fast.cli.setting_options import SETTINGS
+
+
+def test_settings_exist():
+    assert {name for _, name in SAME.values()} <= set(SETTINGS)
+
+
+def test_every_flag_has_one_meaning():
+    tables = [SAME, COMBINED, METHOD, NOTES, ABSENT]
+    flags = [flag for table in tables for flag in table]
+    assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "values"),
+    [
+        ({"data": "mnist", "nc": "7", "lbs": "16"}, {"dataset": "mnist", "clients": "7", "batch_size": "16"}),
+        ({"lam": "3"}, {"lam": "3"}),
+        ({"ld": "True"}, {"lr_decay": "0.99"}),
+        ({"ld": "True", "ldg": "0.9"}, {"lr_decay": "0.9"}),
+        ({"ld": "False"}, {}),
+        ({"dev": "cpu", "did": "1"}, {"device": "cpu"}),
+        ({"dev": "cuda"}, {"device": "cuda"}),
+        ({"did": "0"}, {}),
+        ({"did": "1"}, {"device": "cuda:1"}),
+        ({"dev": "cuda", "did": "0,2"}, {"device": "cuda:0,cuda:2"}),
+        ({"t": "1", "ab": "False", "nnc": "0", "tsr": "0.0"}, {}),
+    ],
+)
+def test_meaning(flags, values):
+    result = translate(flags, "FedCP", ["lam"])
+    assert (result.values, result.notes, result.errors) == (values, [], [])
+
+
+@pytest.mark.parametrize("flag", ["go", "ncl", "nb", "ldg", "sfn"])
+def test_what_has_no_effect_is_noted(flag):
+    result = translate({flag: "1"}, "FedCP", ["lam"])
+    assert not result.values
+    assert not result.errors
+    assert result.notes[0].startswith(f"-{flag} is not used")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [({"t": "3"}, "--seed"), ({"ab": "True"}, "--rounds"), ({"mu": "1"}, "FedCP has no option 'mu'")]
+)
+def test_what_cannot_be_done_is_an_error(flags, said):
+    (error,) = translate(flags, "FedCP", ["lam"]).errors
+    assert said in error

@@ -1,0 +1,88 @@
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfl_fast.cli.resume import CHANGEABLE
+from pfl_fast.config import FREE
+from pfl_fast.engine.training import Interrupted
+from pfl_fast.experiment import Experiment
+from tests.cli.conftest import SMALL
+
+
+def losses(folder):
+    return [json.loads(line)["train_loss"] for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+def test_more_rounds_are_those_of_a_longer_run(cli):
+    cli("train", "fedcp", *SMALL, "--out", "a")
+    page = cli("resume", "a", "--rounds", 3, "--executor", "sequential").stdout
+    cli("train", "fedcp", *SMALL[:-1], 3, "--out", "b")
+    assert losses("a") == pytest.approx(losses("b"), rel=1e-5)
+    assert len(losses("a")) == 3
+    assert "3 from round 3" in page
+    assert "sequential on cpu" in page
+    assert "pfl-fast resume a --rounds 6" in page
+
+
+def test_options_are_those_that_may_change(cli):
+    page = cli("resume", "--help").stdout
+    assert set(CHANGEABLE) == FREE
+    for name in CHANGEABLE:
+        assert f"--{name.replace('_', '-')} " in page
+    assert "--lr" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--lr", "1"], "--lr would change what the run computes"),
+        (["--rounds", "1"], "not taken away: was 2"),
+        (["--rounds", "many", "--workers", "-1"], "rounds: must be an integer"),
+        (["--rounds", "many", "--workers", "-1"], "workers: must be at least 0"),
+    ],
+)
+def test_mistakes(cli, words, said):
+    cli("train", "local", *SMALL, "--out", "a", "--quiet")
+    assert said in cli("resume", "a", *words, exit_code=2).stderr
+
+
+def test_folder_without_a_run(cli):
+    assert "there is no run in it" in cli("resume", "nowhere", exit_code=2).stderr
+
+
+def test_ctrl_c_keeps_everything_and_says_how_to_go_on(cli):  # noqa: ARG001 in an empty folder
+    command = [sys.executable, "-u", "-m", "pfl_fast", "train", "fedavg", *SMALL[:-1], "100000", "--out", "a"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if "samples/s" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted (SIGINT)" in said
+    assert "Go on with: pfl-fast resume a" in said
+    assert "Traceback" not in said
+    kept = losses("a")
+    assert kept
+    assert json.loads(Path("a/summary.json").read_text())["rounds"] == len(kept)
+    experiment = Experiment.resume("a")
+    assert next(experiment.rounds())["round"] == len(kept) + 1
+    experiment.close()
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (None, 130)])
+def test_exit_code_says_which_signal(cli, monkeypatch, number, exit_code):
+    def interrupted(_experiment):
+        error = Interrupted()
+        error.signal = number
+        raise error
+
+    monkeypatch.setattr(Experiment, "run", interrupted)
+    said = cli("train", "local", *SMALL, "--out", "my run", exit_code=exit_code).stderr
+    assert "0 of 2 rounds are kept in my run" in said
+    assert "pfl-fast resume 'my run'" in said
+    assert ("SIGTERM" in said) == (number == signal.SIGTERM)
