@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from pfl_fast.engine.metrics import score
 from pfl_fast.engine.records import summarise_run
 from pfl_fast.engine.sampling import sample
-from pfl_fast.engine.training import Descent
+from pfl_fast.engine.updates import Descent
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 

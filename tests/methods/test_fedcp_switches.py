@@ -217,7 +217,7 @@ def trained(**values):
     server = running.server
     worker = server.executor.workers[0]
     before = {name: value.clone() for name, value in server.state.view(0, server.tensors).items()}
-    done = worker.train([0], [before], server.descent(1), stack=False)[0].tensors
+    done = worker.train([0], [before], running.method.phases(1), server.descent(1), stack=False)[0].tensors
     mine = {name: value.clone() for name, value in done.items()}
     running.close()
     return before, mine, running
@@ -276,7 +276,7 @@ def test_mmd_of_equal_features_is_zero_and_the_frozen_extractor_has_no_gradient(
     running = toys.experiment("fedcp")
     client = running.layout.new_client(torch.device("cpu")).train()
     x, y, _ = next(iter(running.data.batches(0, 1, 0)))
-    (phase,) = running.method.phases()
+    (phase,) = running.method.phases(1)
     with torch.no_grad():
         once = {name: once.compute(client, x) + 1 for name, once in phase.once.items()}
     loss, recorded = phase.loss(client, Batch(x, y, torch.tensor(0), once))
@@ -291,6 +291,6 @@ def test_its_phases_train_what_may_be_trained():
     for name, kind in METHODS.items():
         running = toys.experiment(name)
         assert isinstance(running.method, kind)
-        for phase in running.method.phases():
+        for phase in running.method.phases(1):
             assert all(running.layout.parts[part].trained for part in phase.train)
         running.close()
