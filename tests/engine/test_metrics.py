@@ -40,7 +40,8 @@ def test_auc_when_all_samples_are_of_one_class():
 
 
 @pytest.mark.parametrize(
-    "probabilities", [torch.zeros(0, 3), torch.ones(4, 1), torch.tensor([[math.nan, 0.5]]), torch.tensor([[1.0, math.inf]])]
+    "probabilities",
+    [torch.zeros(0, 3), torch.ones(4, 1), torch.tensor([[math.nan, 0.5]]), torch.tensor([[1.0, math.inf]])],
 )
 def test_auc_without_a_value(probabilities):
     assert micro_auc(probabilities, torch.zeros(len(probabilities), dtype=torch.int64)) is None
