@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -133,7 +134,8 @@ class Experiment:
         self.data = federate(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
-        self.layout = Layout(parts, **layout_settings(s, self.kind))
+        adam = {part for phase in self.method.phases(1) for part in phase.adam}
+        self.layout = Layout(parts, adam=adam, **layout_settings(s, self.kind))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self._stack = ExitStack()
@@ -212,7 +214,7 @@ class Experiment:
             self._tell("interrupted")
 
     def _is_done(self) -> bool:
-        return self.server.rounds_done >= self.settings.rounds
+        return self.server.rounds_done >= self.server.last_round
 
     def _wants_initial(self) -> bool:
         return self.settings.eval_initial and not self.records
@@ -356,16 +358,35 @@ def model_name(model: str | nn.Module, dataset: Dataset) -> str:
 
 def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
     """The common initial model."""
-    options = {"head": settings.head} if settings.head else {}
-    classes = len(dataset.classes)
+    options = model_options(settings.model_options)
+    if settings.head:
+        options["head"] = settings.head
     return build(
         model,
         input_shape=dataset.input_shape,
-        classes=classes,
+        classes=len(dataset.classes),
         vocabulary=dataset.vocabulary,
         seed=settings.seed,
         **options,
     )
+
+
+def model_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """``["cut=conv", "hidden=[64, 32]"]`` as a dictionary; what reads as a Python literal is one.
+
+    >>> model_options(["cut=conv", "pretrained=True"])
+    {'cut': 'conv', 'pretrained': True}
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"model_options: must be name=value, got {pair!r}")
+        try:
+            options[name] = literal_eval(text)
+        except (ValueError, SyntaxError):
+            options[name] = text
+    return options
 
 
 def make(dataset: Dataset, settings: Settings) -> Partition:

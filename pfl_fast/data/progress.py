@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pfl_fast.data.download import Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 STEP = 20  # percent between lines
 
@@ -27,10 +31,7 @@ def shown(label: str) -> Iterator[Progress]:
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
-def _lines(label: str, console: object) -> Progress:
-    from rich.console import Console
-
-    assert isinstance(console, Console)
+def _lines(label: str, console: Console) -> Progress:
     said = -1
 
     def say(done: int, total: int | None) -> None:

@@ -23,8 +23,9 @@ from pfl_fast.engine.metrics import Score, score
 from pfl_fast.engine.modules import bind
 from pfl_fast.engine.stacked import StackedTrainer
 from pfl_fast.engine.stopping import StopFlag
-from pfl_fast.engine.training import Descent, LocalReport, SingleTrainer
-from pfl_fast.methods.base import Batch, Client, Method, Tensors
+from pfl_fast.engine.training import LocalReport, SingleTrainer
+from pfl_fast.engine.updates import Descent
+from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
 
 EXECUTORS = ("auto", "sequential", "threads", "batched")
@@ -56,12 +57,14 @@ class Worker:
                 (self.scratch[entry.key][row] if stack else self.scratch[entry.key]).copy_(view[entry.key])
         return self.scratch
 
-    def train(self, clients: list[int], views: Sequence[Tensors], descent: Descent, stack: bool) -> list[Trained]:
+    def train(
+        self, clients: list[int], views: Sequence[Tensors], phases: Sequence[Phase], descent: Descent, stack: bool
+    ) -> list[Trained]:
         """Local training from what ``views`` hold, which is left as it is."""
         tensors = self.load(views, stack)
         if not stack:
-            return [Trained(self.single.train(clients[0], tensors, descent), tensors)]
-        reports = self.stacked.train(clients, tensors, descent)
+            return [Trained(self.single.train(clients[0], tensors, phases, descent), tensors)]
+        reports = self.stacked.train(clients, tensors, phases, descent)
         return [Trained(report, {name: t[row] for name, t in tensors.items()}) for row, report in enumerate(reports)]
 
     def test(self, client: int, tensors: Tensors, split: str, round: int, seed: int, whole_batches: int = 0) -> Score:
@@ -80,10 +83,13 @@ class Worker:
         return self._test(module, self.method.predict, split, client, round, seed, whole_batches)
 
     def test_global(self, tensors: Tensors, round: int, seed: int) -> Score | None:
-        """The server's model on the union of all clients' test samples; None where the method has no such model."""
+        """The server's model on the union of all clients' test samples; None without such a model or such samples."""
         server = Client({name: deepcopy(module) for name, module in self.layout.server_parts.items()}).to(self.device)
         bind(server, tensors, set())
-        x, y = next(iter(self.data.evaluation("test", None, batch_size=1)))
+        first = next(self.data.evaluation("test", None, batch_size=1), None)
+        if first is None:
+            return None
+        x, y = first
         with torch.no_grad():
             server.eval()
             if self.method.predict_global(server, Batch(x, y, torch.tensor(0, device=self.device))) is None:

@@ -5,7 +5,7 @@ Built once from a method's parts and the BatchNorm policy; everything the engine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from pfl_fast.methods.base import Client, Part, Tensors
 from pfl_fast.models import batch_norm_tensors
+
+ADAM = ("adam_mean", "adam_square", "adam_steps")  # what Adam keeps beside a parameter: two moments, a number
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Layout:
         dtype: of the floating tensors.
         momentum: None; ``"round"`` for momentum that starts from zero in each round; ``"kept"`` for momentum that a
             client keeps between rounds.
+        adam: parts that Adam steps.
     """
 
     def __init__(
@@ -60,13 +63,17 @@ class Layout:
         everyone_receives: bool,
         dtype: torch.dtype = torch.float32,
         momentum: str | None = None,
+        adam: Iterable[str] = (),
     ) -> None:
         self.parts = dict(parts)
         self.batch_norm = batch_norm
         self.client = Client({name: deepcopy(part.module) for name, part in parts.items()}).to(dtype)
         self.entries = [e for name in parts for e in self._entries_of(name, everyone_receives)]
+        trained = [e for e in self.entries if e.parameter and self.parts[e.part].trained]
         if momentum:
-            self.entries += [_momentum_of(e, momentum == "kept") for e in self.entries if self._is_trained(e)]
+            self.entries += [_beside("momentum", e, momentum == "kept") for e in trained if e.part not in adam]
+        for moment in ADAM:
+            self.entries += [_beside(moment, e, False) for e in trained if e.part in adam]
         self.common: Tensors = {e.key: e.value for e in self.entries}
         self.server_parts = {p.uploads: self._module(name) for name, p in parts.items() if p.uploads}
         self.server_common: Tensors = {
@@ -74,9 +81,6 @@ class Layout:
             for name, module in self.server_parts.items()
             for key, tensor in module.state_dict().items()
         }
-
-    def _is_trained(self, entry: Entry) -> bool:
-        return entry.parameter and self.parts[entry.part].trained
 
     def _module(self, part: str) -> nn.Module:
         return self.client.get_submodule(part)
@@ -87,7 +91,8 @@ class Layout:
         local = self._kept_local(module)
         found = []
         for key, tensor in module.state_dict().items():
-            receives = f"{part.receives}.{key}" if part.receives and key not in local else None
+            overwritten = part.receives and key not in local and key not in part.keeps
+            receives = f"{part.receives}.{key}" if overwritten else None
             uploads = f"{part.uploads}.{key}" if part.uploads and key not in local else None
             stored = receives is None or not (everyone_receives or part.recipients == "all")
             value = tensor.detach().clone()
@@ -101,6 +106,11 @@ class Layout:
         if self.batch_norm == "personal":
             return names
         return names - {name for name, _ in module.named_parameters()}
+
+    @property
+    def of_model(self) -> list[Entry]:
+        """Tensors of the client's modules, without the optimizer's."""
+        return [e for e in self.entries if e.part in self.parts]
 
     @property
     def stored(self) -> list[Entry]:
@@ -135,5 +145,7 @@ class Layout:
         return {key: value.clone() for key, value in self.server_common.items()}
 
 
-def _momentum_of(entry: Entry, kept: bool) -> Entry:
-    return Entry(f"momentum.{entry.key}", "momentum", torch.zeros_like(entry.value), False, None, None, kept)
+def _beside(what: str, entry: Entry, kept: bool) -> Entry:
+    """A tensor of the optimizer beside a parameter."""
+    shape = () if what == "adam_steps" else entry.value.shape
+    return Entry(f"{what}.{entry.key}", what, entry.value.new_zeros(shape), False, None, None, kept)

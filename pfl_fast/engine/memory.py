@@ -93,7 +93,7 @@ def step_bytes(layout: Layout, method: Method, data: FederatedData) -> int:
     own = sum(e.value.nbytes for e in layout.entries)
     largest = int(data.train_sizes.argmax())
     most = 0
-    for phase in method.phases():
+    for phase in method.phases(1):
         keys = set(trainer.trained_keys(phase))
         gradients = sum(e.value.nbytes for e in layout.entries if e.key in keys)
         x, y, _ = next(iter(data.batches(largest, 1, 0)))

@@ -17,7 +17,8 @@ from pfl_fast.engine.records import RoundRecord, Stopwatch
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state import ClientState
-from pfl_fast.engine.training import Descent, LocalReport
+from pfl_fast.engine.training import LocalReport
+from pfl_fast.engine.updates import Descent
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Method, Tensors
 
@@ -80,7 +81,7 @@ class Server:
         """One round; if it is interrupted, clients that have trained need not train again."""
         number, watch = self.rounds_done + 1, Stopwatch()
         # 1. who takes part
-        cohort = sample(self.settings, self.data.clients, number)
+        cohort = self.cohort(number)
         # 2. to 4. receive, train locally, test after local training, form uploads
         self.train(cohort, number)
         watch.lap("local")
@@ -96,6 +97,23 @@ class Server:
         watch.lap("evaluate")
         return record.with_seconds(watch.laps, len(self.executor.workers))
 
+    # 1.
+
+    @property
+    def last_round(self) -> int:
+        """The number of the last round; a method's final phases count as one more."""
+        return self.settings.rounds + bool(self.method.final_phases())
+
+    def is_finale(self, number: int) -> bool:
+        """Whether a round is that of the final phases: every client on its own, nothing is sent up or averaged."""
+        return number > self.settings.rounds
+
+    def cohort(self, number: int) -> Cohort:
+        """The clients of a round."""
+        if self.is_finale(number):
+            return Cohort(trains=list(range(self.data.clients)), uploads=[], receives=[])
+        return sample(self.settings, self.data.clients, number)
+
     # 2. to 4.
 
     def train(self, cohort: Cohort, number: int) -> None:
@@ -103,11 +121,12 @@ class Server:
         self._allocate_uploads(cohort)
         slots = {client: slot for slot, client in enumerate(cohort.uploads)}
         descent = self.descent(number)
-        tests = self.is_evaluated(number) and self.settings.eval_at != "after_agg"
+        phases = self.method.final_phases() if self.is_finale(number) else self.method.phases(number)
+        tests = self.is_evaluated(number) and (self.settings.eval_at != "after_agg" or self.is_finale(number))
 
         def work(worker: Worker, unit: list[int]) -> list[LocalReport]:
             views = [self.state.view(client, self.tensors) for client in unit]
-            trained = worker.train(unit, views, descent, stack=self.executor.kind == "batched")
+            trained = worker.train(unit, views, phases, descent, stack=self.executor.kind == "batched")
             return [self.finish(worker, t, number, slots, tests) for t in trained]
 
         todo = [c for c in cohort.trains if c not in self.unfinished.reports]
@@ -123,9 +142,7 @@ class Server:
         lr = s.lr * s.lr_decay ** (number - 1)
         return Descent(lr, s.momentum, s.weight_decay, s.seed, number, stop_at_nan=s.on_nan != "report")
 
-    def finish(
-        self, worker: Worker, trained: Trained, number: int, slots: dict[int, int], tests: bool
-    ) -> LocalReport:
+    def finish(self, worker: Worker, trained: Trained, number: int, slots: dict[int, int], tests: bool) -> LocalReport:
         """Tests what a client has become, keeps it and forms its upload; a client with a problem is dealt with.
 
         The word that it has trained is kept here too, and last: a round may end by an error elsewhere before anybody
@@ -183,7 +200,7 @@ class Server:
 
     def is_evaluated(self, number: int) -> bool:
         """Whether a round's models are tested."""
-        return number % self.settings.eval_every == 0 or number == self.settings.rounds
+        return number % self.settings.eval_every == 0 or number >= self.settings.rounds
 
     def test(self, worker: Worker, client: int, tensors: Tensors, number: int) -> dict[str, Score]:
         """One client's scores, by split."""
@@ -206,7 +223,7 @@ class Server:
         record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
         record.local(work.reports, work.scores)
         record.moved(self.layout, cohort, self.data.clients)
-        if record.evaluated and self.settings.eval_at != "after_local":
+        if record.evaluated and self.settings.eval_at != "after_local" and not self.is_finale(number):
             tested = cohort.trains if self.settings.eval_clients == "selected" else range(self.data.clients)
             record.after_agg(self.evaluate(tested, number))
             record.global_score(self.test_global(number))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from time import perf_counter
 
 import torch
@@ -10,15 +11,8 @@ from torch import Tensor
 
 from pfl_fast.data.federated import Group
 from pfl_fast.engine.modules import bind, set_mode, stacked
-from pfl_fast.engine.training import (
-    ONCE_BATCH,
-    Descent,
-    Interrupted,
-    LocalReport,
-    Trainer,
-    first_not_finite,
-    step_,
-)
+from pfl_fast.engine.training import ONCE_BATCH, Interrupted, LocalReport, Trainer, first_not_finite, gradients_of
+from pfl_fast.engine.updates import Descent, update, write
 from pfl_fast.methods.base import Batch, Client, Loss, Phase, Tensors
 
 
@@ -30,43 +24,47 @@ class StackedTrainer(Trainer):
     see the samples they should.
     """
 
-    def train(self, clients: list[int], tensors: Tensors, descent: Descent) -> list[LocalReport]:
+    def train(
+        self, clients: list[int], tensors: Tensors, phases: Sequence[Phase], descent: Descent
+    ) -> list[LocalReport]:
         """Trains in place on ``tensors``, row by row the clients'."""
         set_mode(self.client, self.layout.parts, training=True)
         tally = Tally(clients, self.device)
         first_epoch = 0
-        for phase in self.method.phases():
+        for phase in phases:
             self.phase(phase, tensors, first_epoch, descent, tally)
             first_epoch += phase.epochs
+            if phase.after:
+                write(torch.vmap(phase.after)(tensors), tensors)
         reports = tally.reports()
         for row, report in enumerate(reports):
-            report.problem = report.problem or first_not_finite({name: t[row] for name, t in tensors.items()})
+            own = {name: t[row] for name, t in tensors.items()}
+            report.problem = report.problem or first_not_finite(own, report.steps)
         return reports
 
     def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, tally: Tally) -> None:
         """One phase, epoch by epoch."""
-        keys = self.trained_keys(phase)
         now = self.once_now(phase)
         run = stacked(self.client, with_once(phase) if now else phase.loss, self.seed_names)
-        in_model = {e.key for e in self.layout.entries if e.part != "momentum"}
         tables = {} if now else self.once_tables(phase, tally.clients, tensors)
+        of_model = [e.key for e in self.layout.of_model]
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            for group in self.groups(tally, descent.round, epoch):
-                rows = group.rows
-                values = {name: tensors[name][rows].detach() for name in in_model}
-                parameters = [values[name].requires_grad_() for name in keys]
-                seed = tally.seeds(rows, lambda client, step: self.noise(descent, client, step))
+            for number, group in self.groups(tally, descent.round, epoch):
+                rows, names = group.rows, self.trained_keys(phase, number)
+                active = {name: t[rows].detach() for name, t in tensors.items()}
+                parameters = {name: active[name].detach().requires_grad_() for name in names}
+                values = {name: parameters.get(name, active[name]) for name in of_model}
+                seed = tally.seeds(rows, lambda client, taken: self.noise(descent, client, taken))
                 once = {name: table.rows(rows, group.place) for name, table in tables.items()}
                 losses, recorded = run(values, group.x, group.y, seed, once)
-                grads = torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
-                momenta = [tensors[f"momentum.{name}"][rows] for name in keys] if descent.momentum else []
-                step_(parameters, momenta, grads, descent)
+                gradients = gradients_of(losses.sum(), names, [parameters[name] for name in names])
+                update(phase, gradients, active, seed, descent, torch.vmap)
                 tally.add(rows, group.y.shape[1], losses.detach(), recorded)
 
-    def groups(self, tally: Tally, round: int, epoch: int) -> Iterator[Group]:
-        """Groups of equal batches of an epoch; measures the time they take and asks whether to stop."""
+    def groups(self, tally: Tally, round: int, epoch: int) -> Iterator[tuple[int, Group]]:
+        """Groups of equal batches of an epoch and their number in it; measures time and asks whether to stop."""
         steps = iter(self.data.stacked(tally.clients, round, epoch))
-        while True:
+        for number in count():
             if self.stop():
                 raise Interrupted
             begin = perf_counter()
@@ -74,7 +72,7 @@ class StackedTrainer(Trainer):
             tally.data_seconds += perf_counter() - begin
             if groups is None:
                 return
-            yield from groups
+            yield from ((number, group) for group in groups)
 
     def once_tables(self, phase: Phase, clients: list[int], tensors: Tensors) -> dict[str, RaggedTable]:
         """What a phase wants once, for all training samples of all clients."""

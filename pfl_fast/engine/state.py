@@ -54,7 +54,7 @@ class ClientState:
     def start(self, client: int) -> Tensors:
         """A client's stored tensors before it ever trained."""
         seed = torch.tensor(key(self.seed, "initial", client))
-        values = {**self.layout.common, **self.method.initial(self.layout.common, seed)}
+        values = {**self.layout.common, **self.method.initial(self.layout.common, client, seed)}
         values.update(self.method.received(values, at="start"))
         return {name: values[name] for name in self.blocks}
 

@@ -10,10 +10,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from pfl_fast import ops
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.layout import Layout
 from pfl_fast.engine.modules import bind, set_mode
+from pfl_fast.engine.updates import Descent, alone, update, write
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_dropout, seed_names
@@ -30,27 +30,6 @@ class Interrupted(Exception):  # noqa: N818 says what it is
     """
 
     signal: int | None = None
-
-
-@dataclass(frozen=True)
-class Descent:
-    """How parameters are stepped in one round.
-
-    Attributes:
-        lr: learning rate of the round.
-        momentum: of SGD.
-        weight_decay: of SGD.
-        seed: of the run.
-        round: its number, from 1.
-        stop_at_nan: end a client's training at the first loss that is not finite.
-    """
-
-    lr: float
-    momentum: float
-    weight_decay: float
-    seed: int
-    round: int
-    stop_at_nan: bool = True
 
 
 @dataclass
@@ -110,9 +89,10 @@ class Trainer:
         self.client = layout.new_client(device)
         self.seed_names = seed_names(self.client)
 
-    def trained_keys(self, phase: Phase) -> list[str]:
-        """Parameters that a phase steps."""
-        return [e.key for e in self.layout.entries if e.parameter and e.part in phase.train]
+    def trained_keys(self, phase: Phase, batch: int | None = None) -> list[str]:
+        """Parameters that a phase steps, in the batch of that number in its epoch, or ever."""
+        parts = phase.turns[batch % len(phase.turns)] if batch is not None and phase.turns else phase.train
+        return [e.key for e in self.layout.entries if e.parameter and e.part in parts]
 
     def once_now(self, phase: Phase) -> bool:
         """Whether what a phase wants once must be computed in every step after all."""
@@ -131,29 +111,31 @@ class Trainer:
 class SingleTrainer(Trainer):
     """One client at a time."""
 
-    def train(self, client: int, tensors: Tensors, descent: Descent) -> LocalReport:
-        """Trains in place on ``tensors``, which are the client's and momentum's."""
+    def train(self, client: int, tensors: Tensors, phases: Sequence[Phase], descent: Descent) -> LocalReport:
+        """Trains in place on ``tensors``, which are the client's and the optimizer's."""
         report = LocalReport(client)
         set_mode(self.client, self.layout.parts, training=True)
         first_epoch = 0
-        for phase in self.method.phases():
-            keys = self.trained_keys(phase)
-            bind(self.client, tensors, set(keys))
-            self.phase(phase, keys, tensors, first_epoch, descent, report)
+        for phase in phases:
+            bind(self.client, tensors, set(self.trained_keys(phase)))
+            self.phase(phase, tensors, first_epoch, descent, report)
             first_epoch += phase.epochs
-        report.problem = report.problem or first_not_finite(tensors)
+            if report.problem and descent.stop_at_nan:
+                break
+            if phase.after:
+                write(phase.after(tensors), tensors)
+        report.problem = report.problem or first_not_finite(tensors, report.steps)
         return report
 
-    def phase(
-        self, phase: Phase, keys: list[str], tensors: Tensors, first_epoch: int, descent: Descent, report: LocalReport
-    ) -> None:
+    def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, report: LocalReport) -> None:
         """One phase, epoch by epoch."""
-        parameters = [self.client.get_parameter(name) for name in keys]
-        momenta = [tensors[f"momentum.{name}"] for name in keys] if descent.momentum else []
         now = self.once_now(phase)
         tables = {} if now else self.once_tables(phase, report.client)
+        names = [self.trained_keys(phase, turn) for turn in range(max(len(phase.turns), 1))]
+        parameters = [[self.client.get_parameter(name) for name in turn] for turn in names]
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            for x, y, place in self.batches(report, descent.round, epoch):
+            for number, (x, y, place) in enumerate(self.batches(report, descent.round, epoch)):
+                turn = number % len(names)
                 noise = self.noise(descent, report.client, report.steps)
                 if self.seed_names:
                     seed_dropout(self.client, noise)
@@ -162,7 +144,8 @@ class SingleTrainer(Trainer):
                 if now:
                     batch.once = self.once(phase, x)
                 loss, recorded = phase.loss(self.client, batch)
-                step_(parameters, momenta, torch.autograd.grad(loss, parameters, allow_unused=True), descent)
+                gradients = gradients_of(loss, names[turn], parameters[turn])
+                update(phase, gradients, tensors, batch.seed, descent, alone)
                 report.add(len(y), loss.item(), {name: value.item() for name, value in recorded.items()})
                 if report.problem and descent.stop_at_nan:
                     return
@@ -193,24 +176,15 @@ class SingleTrainer(Trainer):
         return {name: torch.cat([row[name] for row in rows]) for name in phase.once}
 
 
-def step_(
-    parameters: Sequence[Tensor], momenta: Sequence[Tensor], grads: Sequence[Tensor | None], descent: Descent
-) -> None:
-    """One step of SGD on those parameters that have a gradient."""
-    used = [i for i, grad in enumerate(grads) if grad is not None]
-    ops.sgd_(
-        [parameters[i].detach() for i in used],
-        [grad for grad in grads if grad is not None],
-        [momenta[i] for i in used] if momenta else None,
-        lr=descent.lr,
-        momentum=descent.momentum,
-        weight_decay=descent.weight_decay,
-    )
+def gradients_of(loss: Tensor, names: Sequence[str], parameters: Sequence[Tensor]) -> Tensors:
+    """Gradients by name, of those parameters that the loss depends on."""
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
 
 
-def first_not_finite(tensors: Tensors) -> str | None:
-    """Names the first tensor with a NaN or an infinite value."""
+def first_not_finite(tensors: Tensors, step: int) -> str | None:
+    """Names the first tensor with a NaN or an infinite value after ``step``."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            return f"{name} holds values that are not finite"
+            return f"{name} holds values that are not finite after step {step}"
     return None

@@ -11,7 +11,7 @@ on a tensor), and its noise comes from ``batch.seed``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -38,6 +38,7 @@ class Part:
         uploads: name of the server's part that is averaged from it; None: it stays.
         recipients: who receives after aggregation, ``"selected"`` clients or ``"all"``.
         evaluates: whether it is in evaluation mode also while the client trains (BatchNorm, dropout).
+        keeps: names of tensors inside it that are uploaded, but not overwritten by what comes back.
     """
 
     module: nn.Module
@@ -46,11 +47,12 @@ class Part:
     uploads: str | None = None
     recipients: str = "selected"
     evaluates: bool = False
+    keeps: frozenset[str] = frozenset()
 
 
-def shared(module: nn.Module, name: str, recipients: str = "selected") -> Part:
-    """Starts each round from the average, is trained and uploaded."""
-    return Part(deepcopy(module), receives=name, uploads=name, recipients=recipients)
+def shared(module: nn.Module, name: str, recipients: str = "selected", keeps: Iterable[str] = ()) -> Part:
+    """Starts each round from the average, all but what it ``keeps``; is trained and uploaded."""
+    return Part(deepcopy(module), receives=name, uploads=name, recipients=recipients, keeps=frozenset(keeps))
 
 
 def personal(module: nn.Module) -> Part:
@@ -123,12 +125,26 @@ class Phase:
             of the round, per client, and goes into the results.
         epochs: passes over the client's samples.
         once: by name, what to put into ``batch.once``.
+        turns: parts that are stepped in the first batch of an epoch, in the second and so on, then from the beginning
+            again; none: all of ``train`` in every batch.
+        adam: parts that Adam steps instead of SGD, and its learning rate; its moments start from zero in each round.
+        adjust: ``(client, gradients) -> gradients`` by name, before a step.
+        moves: ``(client, seed) -> flags`` by name of the parameter, whether a step may change it at all, its momentum
+            and decay included; parameters that are not named always move.
+        after_step: ``client -> values`` by name, to be written after each step.
+        after: the same, after the phase.
     """
 
     train: tuple[str, ...]
     loss: Loss
     epochs: int
     once: Mapping[str, Once] = field(default_factory=dict)
+    turns: tuple[tuple[str, ...], ...] = ()
+    adam: Mapping[str, float] = field(default_factory=dict)
+    adjust: Callable[[Tensors, Tensors], Tensors] | None = None
+    moves: Callable[[Tensors, Tensor], Tensors] | None = None
+    after_step: Callable[[Tensors], Tensors] | None = None
+    after: Callable[[Tensors], Tensors] | None = None
 
 
 @dataclass(frozen=True)
@@ -185,9 +201,13 @@ class Method:
         """The client's model, part by part."""
         raise NotImplementedError
 
-    def phases(self) -> list[Phase]:
-        """One round of local training: by default all trained parts on the cross entropy of the prediction."""
+    def phases(self, round: int) -> list[Phase]:
+        """One round of local training, counted from 1: by default extractor and head on the prediction's loss."""
         return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs)]
+
+    def final_phases(self) -> list[Phase]:
+        """What every client does after the last aggregation, alone, such as a fine-tune; tested after it."""
+        return []
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Cross entropy of the prediction."""
@@ -205,8 +225,8 @@ class Method:
         logits: Tensor = server.head(server.extractor(batch.x))
         return logits
 
-    def initial(self, common: Tensors, seed: Tensor) -> Tensors:
-        """Tensors of a client that do not start from the ``common`` values, by name; ``seed`` is the client's own."""
+    def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
+        """Tensors that do not start from the ``common`` values, by name, for client ``number`` with its own seed."""
         return {}
 
     def received(self, client: Tensors, at: str) -> Tensors:

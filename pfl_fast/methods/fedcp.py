@@ -96,6 +96,7 @@ class FedCP(Method):
             "shuffle": False,
             "drop_last": True,
             "drop_last_test": True,
+            "eval_initial": True,
             "batch_size": 10,
             "local_epochs": 1,
         },
@@ -104,6 +105,8 @@ class FedCP(Method):
     def __init__(self, options: FedCPOptions, setting: Setting) -> None:
         if options.cpn and not options.gh:
             raise ConfigError("fedcp: gh=false needs cpn=false, as the policy routes to both heads")
+        if not options.bandwidths or min(options.bandwidths) <= 0:
+            raise ConfigError(f"fedcp: bandwidths must be one or more positive numbers, got {options.bandwidths}")
         super().__init__(options, setting)
         self.keeps_features = options.gfm and options.lam > 0
 
@@ -130,7 +133,7 @@ class FedCP(Method):
             parts["context"] = constant(Context(width))
         return parts
 
-    def phases(self) -> list[Phase]:
+    def phases(self, round: int) -> list[Phase]:
         """One phase; the frozen extractor's features are the same for the whole round."""
         train = ("extractor", "head", "cpn") if self.options.cpn else ("extractor", "head")
         once = {"h0": Once("global_extractor", global_features)} if self.keeps_features else {}
@@ -175,7 +178,7 @@ class FedCP(Method):
             s: Tensor = client.cpn.route(torch.ones_like(h), scores.detach(), seed)[1]
             return s.mean()
 
-    def initial(self, common: Tensors, seed: Tensor) -> Tensors:
+    def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
         """A random context, for the ablation without any and for the authors' first round."""
         o = self.options
         if not o.cpn or not (o.cpn_input == "random" or o.random_first):

@@ -1,0 +1,108 @@
+"""One step of the optimizer for the parts whose turn it is, for one client or a stack of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl_fast import ops
+from pfl_fast.engine.layout import ADAM
+from pfl_fast.methods.base import Phase, Tensors
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam, as everywhere
+Lift = Callable[[Callable[..., Any]], Callable[..., Any]]  # makes a function of one client one of a stack
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How parameters are stepped in one round.
+
+    Attributes:
+        lr: learning rate of the round.
+        momentum: of SGD.
+        weight_decay: of SGD.
+        seed: of the run.
+        round: its number, from 1.
+        stop_at_nan: end a client's training at the first loss that is not finite.
+    """
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    seed: int
+    round: int
+    stop_at_nan: bool = True
+
+
+def alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For one client a function is what it is."""
+    return function
+
+
+def update(phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, descent: Descent, lift: Lift) -> None:
+    """Steps parameters in place.
+
+    Args:
+        phase: what is special about it.
+        gradients: by name of the parameter; those that are not named stay.
+        tensors: all of the client's, or the stack's, by name, the optimizer's too.
+        seed: of the step's noise.
+        descent: learning rate and the like.
+        lift: ``alone`` or ``torch.vmap``.
+    """
+    if phase.adjust:
+        gradients = lift(phase.adjust)(tensors, gradients)
+    by_adam = [name for name in gradients if name.split(".")[0] in phase.adam]
+    by_sgd = [name for name in gradients if name not in by_adam]
+    flags = lift(phase.moves)(tensors, seed) if phase.moves else {}
+    before = _copies(tensors, [name for name in by_sgd if name in flags])
+    _sgd(by_sgd, gradients, tensors, descent)
+    for name, old in before.items():
+        flag = flags[name.removeprefix("momentum.")]
+        flag = flag.view(*flag.shape, *([1] * (old.dim() - flag.dim())))
+        tensors[name].copy_(torch.where(flag, tensors[name], old))
+    for name in by_adam:
+        own = [tensors[f"{what}.{name}"] for what in ADAM]
+        adam_(tensors[name], gradients[name], *own, lr=phase.adam[name.split(".")[0]])
+    if phase.after_step:
+        write(lift(phase.after_step)(tensors), tensors)
+
+
+def write(values: Mapping[str, Tensor], tensors: Tensors) -> None:
+    """Overwrites tensors by name."""
+    for name, value in values.items():
+        tensors[name].copy_(value)
+
+
+def _copies(tensors: Tensors, names: list[str]) -> Tensors:
+    """Of parameters and their momentum."""
+    all_names = [*names, *(f"momentum.{name}" for name in names)]
+    return {name: tensors[name].clone() for name in all_names if name in tensors}
+
+
+def _sgd(names: list[str], gradients: Tensors, tensors: Tensors, descent: Descent) -> None:
+    ops.sgd_(
+        [tensors[name] for name in names],
+        [gradients[name] for name in names],
+        [tensors[f"momentum.{name}"] for name in names] if descent.momentum else None,
+        lr=descent.lr,
+        momentum=descent.momentum,
+        weight_decay=descent.weight_decay,
+    )
+
+
+def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, lr: float) -> None:
+    """One step of Adam in place, as ``torch.optim.Adam`` has it.
+
+    ``steps`` counts those of this parameter, of each client in a stack on its own: others may have taken fewer.
+    """
+    steps.add_(1)
+    count = steps.view(*steps.shape, *([1] * (parameter.dim() - steps.dim())))
+    mean.lerp_(gradient, 1 - BETAS[0])
+    square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+    root = (square / (1 - BETAS[1] ** count)).sqrt_().add_(EPSILON)
+    parameter.addcdiv_(mean / (1 - BETAS[0] ** count), root, value=-lr)
