@@ -33,7 +33,7 @@ class Progress(Listener):
 
     def started(self, experiment: Any) -> None:
         """Takes over what a resumed run has reached already."""
-        self.rounds = experiment.settings.rounds
+        self.rounds = experiment.server.last_round
         self.begun_at, self.begun_from = self.clock(), experiment.server.rounds_done
         for values in experiment.records:
             self.note_accuracy(values)

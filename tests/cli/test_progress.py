@@ -17,8 +17,11 @@ class Clock:
 
 
 def experiment(rounds, done=0, eval_every=1, records=()):
-    settings = SimpleNamespace(rounds=rounds, eval_every=eval_every)
-    return SimpleNamespace(settings=settings, server=SimpleNamespace(rounds_done=done), records=list(records))
+    return SimpleNamespace(
+        settings=SimpleNamespace(eval_every=eval_every),
+        server=SimpleNamespace(rounds_done=done, last_round=rounds),
+        records=list(records),
+    )
 
 
 def record(number, accuracy=0.5, evaluated=True, skipped=()):
