@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pfl_fast.methods.base import Client, Part, Tensors
 from pfl_fast.models import batch_norm_tensors
 
-ADAM = ("adam_mean", "adam_square")  # moments of gradients that Adam keeps beside a parameter
+ADAM = ("adam_mean", "adam_square", "adam_steps")  # what Adam keeps beside a parameter: two moments, a number
 
 
 @dataclass(frozen=True)
@@ -147,4 +147,5 @@ class Layout:
 
 def _beside(what: str, entry: Entry, kept: bool) -> Entry:
     """A tensor of the optimizer beside a parameter."""
-    return Entry(f"{what}.{entry.key}", what, torch.zeros_like(entry.value), False, None, None, kept)
+    shape = () if what == "adam_steps" else entry.value.shape
+    return Entry(f"{what}.{entry.key}", what, entry.value.new_zeros(shape), False, None, None, kept)
