@@ -42,7 +42,7 @@ class AFKFederation(Federation):
 
     shared = ("extractor",)
 
-    def receive(self, client, at_start=False):  # noqa: ARG002
+    def receive(self, client, at_start=False):
         give(self.server["extractor"], client.modules["global_extractor"], self.policy)
 
     def receive_what_all_receive(self, client):

@@ -38,7 +38,7 @@ class OSFederation(Federation):
 
     shared = ("extractor", "head")
 
-    def receive(self, client, at_start=False):  # noqa: ARG002
+    def receive(self, client, at_start=False):
         for name in self.shared:
             give(self.server[name], client.modules[name], self.policy)
 
@@ -72,7 +72,7 @@ class OSFederation(Federation):
         p_g, p_i = self.matrices[client.number] or (None, None)
         return f_g, f_p, self.project(f_g, p_g), self.project(f_p, p_i)
 
-    def loss(self, client, x, y, seed):  # noqa: ARG002
+    def loss(self, client, x, y, seed):
         head, alpha = client.modules["head"], self.o.alpha
         f_g, f_p, p_g, p_p = self.features(client, x)
         if self.o.personal_extractor == "none":

@@ -147,7 +147,7 @@ def test_the_direction_of_the_divergence_by_hand():
 class LocalInTwoPhases(Local):
     """Extractor and head of a client that trains alone, one epoch each in turn."""
 
-    def phases(self, round):  # noqa: ARG002
+    def phases(self, round):
         return [Phase(("extractor",), self.loss, 1), Phase(("head",), self.head_loss, 1, self.once)] * 2
 
     once = {"f": Once("extractor", local_features)}  # noqa: RUF012

@@ -12,8 +12,15 @@ from tests.engine.test_resume import StopAfter, same
 from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedios import OSFederation
 
-WIDE = {"model": toys.plain(width=13)}  # five clients: r = 2, one column is left
-ALL_AT_ONCE = {"model": toys.with_batch_norm(width=13), "local_epochs": 2, "momentum": 0.8, "join_ratio": 0.6}
+THE_METHODS_OWN = {"rank": None, "overflow": "error"}
+WIDE = {"model": toys.plain(width=13), **THE_METHODS_OWN}  # five clients: r = 2, one column is left
+ALL_AT_ONCE = {
+    "model": toys.with_batch_norm(width=13),
+    "local_epochs": 2,
+    "momentum": 0.8,
+    "join_ratio": 0.6,
+    **THE_METHODS_OWN,
+}
 SWITCHES = {
     "everything at once": ALL_AT_ONCE,
     "only the selected train": {"train_all": False, **ALL_AT_ONCE},
@@ -27,12 +34,12 @@ SWITCHES = {
     "relu": {"post_activation": "relu", "lam": 1, **ALL_AT_ONCE},
     "relu, no projections": {"post_activation": "relu", "projections": False, "lam": 1},
     "regulariser before projection": {"reg_on": "raw", **ALL_AT_ONCE},
-    "rank": {"rank": 1, **WIDE},
+    "rank": {**WIDE, "rank": 1},
     "coordinates as basis": {"basis": "identity", **WIDE},
     "uniform basis": {"basis": "uniform", "post_activation": "relu", **WIDE},
     "remainder is generic": {"remainder": "generic", **ALL_AT_ONCE},
-    "shared subspaces": {"rank": 3, "overflow": "cycle", **WIDE},
-    "random subspaces": {"rank": 6, "overflow": "random", "lam": 0.5, **WIDE},
+    "shared subspaces": {**WIDE, "rank": 3, "overflow": "cycle"},
+    "random subspaces": {**WIDE, "rank": 6, "overflow": "random", "lam": 0.5},
     "coordinates": {"projection": "coords", "lam": 0.5, **ALL_AT_ONCE},
     "coordinates, no personal extractor": {"projection": "coords", "personal_extractor": "none", **WIDE},
     "coordinates, relu": {"projection": "coords", "post_activation": "relu", **WIDE},
@@ -83,13 +90,13 @@ def test_projections_are_orthogonal_and_of_rank_r(basis):
 
 def test_what_to_do_with_too_many_subspaces():
     with pytest.raises(ConfigError, match=r"fedios: .*rank must be at most 2.*overflow='cycle' or 'random'"):
-        toys.experiment("fedios", rank=3, **WIDE)
+        toys.experiment("fedios", **{**WIDE, "rank": 3})
     with pytest.raises(ConfigError, match="rank must be from 1 to features, 5, got 0"):
-        toys.experiment("fedios", model=toys.plain(width=5))
-    generic, own = projections(rank=3, overflow="cycle", **WIDE)
+        toys.experiment("fedios", **THE_METHODS_OWN)
+    generic, own = projections(**{**WIDE, "rank": 3, "overflow": "cycle"})
     assert [torch.equal(own[0], other) for other in own] == [True, False, False, True, False]  # 13 // 3 - 1 blocks
     assert max((generic[0].T @ a).abs().max() for a in own) < 1e-6
-    generic, own = projections(rank=3, overflow="random", **WIDE)
+    generic, own = projections(**{**WIDE, "rank": 3, "overflow": "random"})
     assert all((generic[0].T @ a).abs().max() > 1e-3 for a in own)
     generic, own = projections(remainder="generic", **WIDE)
     assert (generic[0].shape, own[0].shape) == ((13, 3), (13, 2))
