@@ -43,9 +43,7 @@ def alone(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def update(
-    phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, descent: Descent, lift: Lift
-) -> None:
+def update(phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, descent: Descent, lift: Lift) -> None:
     """Steps parameters in place.
 
     Args:
