@@ -53,6 +53,6 @@ def test_fedcp():
 
 
 def test_unknown_name_has_a_hint():
-    result = CliRunner().invoke(main, ["methods", "fedpc"])
+    result = CliRunner().invoke(main, ["methods", "fedcpp"])
     assert result.exit_code == 2
     assert "did you mean 'fedcp'" in result.output
