@@ -65,5 +65,5 @@ def test_batches(race, name):
             "DataLoader": lambda: through(*per_sample),
             "DataLoader, images normalised beforehand": lambda: through(*decoded),
         },
-        goals={"DataLoader": 20.0},
+        goals={"DataLoader": 20.0} if name == "20_mnist_clients" else {},
     )

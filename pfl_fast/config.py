@@ -23,6 +23,7 @@ class Settings(RoundSettings):
     image_size: int | None = option(None, "height and width of images; none: as the data set has it", minimum=1)
     samples: int | None = option(None, "size of a generated data set; none: its default", minimum=1)
     model: str = option("auto", "name of a model, or module:attribute; auto: as the data set's papers have it")
+    model_options: tuple[str, ...] = option((), "options of the model, such as cut=conv; pfl-fast models lists them")
     head: str | None = option(None, "name of the head inside a model of your own, such as fc")
     clients: int | None = option(None, "how many; none: 20, or one per domain", minimum=1)
     partition: str = option("auto", "rule by which samples are shared out; auto: dirichlet, domain, or as imported")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -362,16 +363,35 @@ def model_name(model: str | nn.Module, dataset: Dataset) -> str:
 
 def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
     """The common initial model."""
-    options = {"head": settings.head} if settings.head else {}
-    classes = len(dataset.classes)
+    options = model_options(settings.model_options)
+    if settings.head:
+        options["head"] = settings.head
     return build(
         model,
         input_shape=dataset.input_shape,
-        classes=classes,
+        classes=len(dataset.classes),
         vocabulary=dataset.vocabulary,
         seed=settings.seed,
         **options,
     )
+
+
+def model_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """``["cut=conv", "hidden=[64, 32]"]`` as a dictionary; what reads as a Python literal is one.
+
+    >>> model_options(["cut=conv", "pretrained=True"])
+    {'cut': 'conv', 'pretrained': True}
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"model_options: must be name=value, got {pair!r}")
+        try:
+            options[name] = literal_eval(text)
+        except (ValueError, SyntaxError):
+            options[name] = text
+    return options
 
 
 def make(dataset: Dataset, settings: Settings) -> Partition:

@@ -63,11 +63,7 @@ def open_dataset(name: str, data_dir: Path | None, size: int | None, *, real_onl
     """An imported data set, or one of the catalogue."""
     from pfl_fast.data.prepare import load
     from pfl_fast.data.progress import shown
-    from pfl_fast.data.store import MANIFEST, imported_folder, load_dataset
 
-    folder = imported_folder(name, data_dir)
-    if (folder / MANIFEST).is_file():
-        return load_dataset(folder)
     return load(name, folder=data_dir, size=size, real_only=real_only, report=_say, progress=shown)
 
 

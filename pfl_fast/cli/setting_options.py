@@ -23,7 +23,9 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "image_size", "samples", "augment", "classes_per_client", "per_client", "draw_clients", "partition_seed",
         "legacy_partition", "test", "test_fraction", "validation", "shuffle", "drop_last",
     ),
-    "Model and optimizer": ("head", "dtype", "batch_norm", "lr_decay", "momentum", "weight_decay", "keep_momentum"),
+    "Model and optimizer": (
+        "model_options", "head", "dtype", "batch_norm", "lr_decay", "momentum", "weight_decay", "keep_momentum",
+    ),
     "Rounds and evaluation": (
         "random_join", "client_dropout", "broadcast_to_all", "train_all", "on_nan", "eval_at", "eval_clients",
         "eval_initial", "drop_last_test",
@@ -31,7 +33,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "How it runs": ("workers", "stack", "state", "checkpoint_seconds"),
 }  # fmt: skip
 PLACES = [name for names in GROUPS.values() for name in names]
-METAVARS = {"bool": None, "int": "INTEGER", "float": "NUMBER", "str": "TEXT"}
+METAVARS = {"bool": None, "int": "INTEGER", "float": "NUMBER", "str": "TEXT", "tuple[str, ...]": "NAME=VALUE,..."}
 
 
 def setting_options(names: Iterable[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -51,7 +53,7 @@ def setting_options(names: Iterable[str]) -> Callable[[Callable[..., Any]], Call
 def setting_option(setting: Described) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """One setting as an option: its name with dashes, what it does, its type or choices, its default."""
     flag = setting.name.replace("_", "-")
-    default = "" if setting.default is None else f"  [{str(setting.default).lower()}]"
+    default = "" if setting.default in (None, ()) else f"  [{str(setting.default).lower()}]"
     help_text = setting.help + default
     if setting.type == "bool":
         return click.option(f"--{flag}/--no-{flag}", setting.name, default=None, help=help_text)

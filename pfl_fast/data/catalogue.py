@@ -69,6 +69,7 @@ DATASETS: dict[str, Entry] = {
             ),
         ),
         sources=(tiny_imagenet.SOURCE,),
+        pools_test=False,
         folders=("tiny", "tiny-imagenet"),
     ),
     "mnist": Entry(

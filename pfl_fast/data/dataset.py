@@ -29,6 +29,8 @@ class Dataset:
         domains: their names.
         labels: other labellings ``[N]`` by name, such as CIFAR-100's ``"fine"`` and ``"coarse"``.
         vocabulary: number of different tokens; text only.
+        pools_test: whether official test samples join the others when clients' samples are split anew; the papers leave
+            Tiny-ImageNet's validation images out.
         natural: for imported data, each client's ``(train, test)`` samples as they came.
         source: ``"real"``, ``"synthetic stand-in"`` (generated, because the real data was not there), ``"synthetic"``
             or ``"imported"``; goes into every result.
@@ -45,6 +47,7 @@ class Dataset:
     domains: tuple[str, ...] = ()
     labels: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     vocabulary: int = 0
+    pools_test: bool = True
     natural: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] | None = None
     source: str = REAL
 

@@ -48,6 +48,7 @@ class Entry:
         std: likewise.
         domains: number of domains, 0 when it has none.
         official_test: whether it comes with a test part.
+        pools_test: whether test samples join the others when clients' samples are split anew.
         augment: default augmentation of training images.
         base: the entry whose files it shares, when it is only another labelling of it.
         labelling: which one.
@@ -70,6 +71,7 @@ class Entry:
     std: tuple[float, ...] = (HALF, HALF, HALF)
     domains: int = 0
     official_test: bool = True
+    pools_test: bool = True
     augment: str = "none"
     base: str = ""
     labelling: str = ""

@@ -119,6 +119,7 @@ class FederatedData:
         self.clients, self.num_classes, self.input_shape = partition.clients, len(dataset.classes), dataset.input_shape
         self.batch_size, self.seed, self.shuffle, self.augment = batch_size, seed, shuffle, augment
         self.device, self.dtype, self.channels_last = torch.device(device), dtype, channels_last
+        self._kind = dataset.kind
         self._x, self._y = (_tensor(array).to(self.device) for array in (dataset.x, dataset.y))
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         self._mean, self._std = (torch.tensor(v, dtype=exact, device=device) for v in (dataset.mean, dataset.std))
@@ -263,12 +264,12 @@ class FederatedData:
         return self._indices[split]
 
     def _take_x(self, index: Tensor, keys: Tensor | None) -> Tensor:
-        if self.dataset.kind == "images":
+        if self._kind == "images":
             x = ops.take_normalized(
                 self._x, index, self._mean, self._std, channels_last=self.channels_last, dtype=self.dtype
             )
             return x if keys is None else augmentation.augment(self.augment, x, keys, self._black)
-        return self._x[index].to(torch.int64 if self.dataset.kind == "text" else self.dtype)
+        return self._x[index].to(torch.int64 if self._kind == "text" else self.dtype)
 
     def _visits(self, client: int, round: int, epoch: int) -> Visits:
         place = self.places(client, round, epoch)

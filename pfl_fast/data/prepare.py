@@ -17,6 +17,7 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.download import Progress, fetch
 from pfl_fast.data.entry import Entry
 from pfl_fast.data.prepared import MANIFEST, BrokenCacheError, read_prepared, source_facts, write_prepared
+from pfl_fast.data.store import imported_folder, load_dataset
 from pfl_fast.errors import DataError
 from pfl_fast.paths import cache_folder, data_folder
 
@@ -45,7 +46,7 @@ def load(
     report: Callable[[str], None] = _to_stderr,
     progress: Callable[[str], AbstractContextManager[Progress | None]] = _no_progress,
 ) -> Dataset:
-    """A data set of the catalogue, decoded once and memory-mapped from then on.
+    """A data set of the catalogue, decoded once and memory-mapped from then on, or one that was imported.
 
     Args:
         name: as ``pfl-fast datasets`` lists it.
@@ -62,6 +63,9 @@ def load(
     Raises:
         DataError: for an unknown name, broken files, and with ``real_only`` for missing ones.
     """
+    root = (folder or data_folder()).expanduser()
+    if name not in catalogue.DATASETS and (imported_folder(name, root) / MANIFEST).is_file():
+        return load_dataset(imported_folder(name, root))
     entry = catalogue.entry(name)
     if size is None:
         size = entry.size
@@ -69,7 +73,6 @@ def load(
         raise ValueError(f"size must be at least 1, not {size}")
     if not entry.sources:
         return _generated(name, size, stand_in_samples, seed)
-    root = (folder or data_folder()).expanduser()
     base = entry.base or name
     cache = prepared_folder(base, size, root)
     opened = _open(name, entry, cache, root, report)
@@ -217,6 +220,7 @@ def _open(
         domains=tuple(manifest["domains"]),
         labels=labels,
         vocabulary=manifest["vocabulary"],
+        pools_test=entry.pools_test,
     )
     if entry.labelling:
         dataset = dataset.relabel(entry.labelling, tuple(manifest["labellings"][entry.labelling]))

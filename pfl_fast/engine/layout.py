@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pfl_fast.methods.base import Client, Part, Tensors
 from pfl_fast.models import batch_norm_tensors
 
-ADAM = ("adam_mean", "adam_square")  # moments of gradients that Adam keeps beside a parameter
+ADAM = ("adam_mean", "adam_square", "adam_steps")  # what Adam keeps beside a parameter: two moments, a number
 
 
 @dataclass(frozen=True)
@@ -152,5 +152,6 @@ class Layout:
 
 def _beside(what: str, entry: Entry, kept: bool) -> Entry:
     """A tensor of the optimizer beside a parameter."""
-    zeros = torch.zeros((), dtype=entry.value.dtype).expand(entry.value.shape)
+    shape = () if what == "adam_steps" else entry.value.shape
+    zeros = entry.value.new_zeros(()).expand(shape)  # takes no memory
     return Entry(f"{what}.{entry.key}", what, zeros, False, None, None, kept)

@@ -122,7 +122,7 @@ class Trial:
         with allocations:
             batch = self._batch()
             batch.once = self.trainer.once(phase, batch.x)
-            self.trainer.step(phase, batch, parameters, tensors, self.descent, 0)
+            self.trainer.step(phase, batch, parameters, tensors, self.descent)
         per_sample = sum(t.nbytes // len(t) for t in batch.once.values())
         tables = 0 if self.trainer.once_now(phase) else per_sample * int(self.data.train_sizes[self.largest])
         return allocations.most + tables

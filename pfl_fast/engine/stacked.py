@@ -38,7 +38,8 @@ class StackedTrainer(Trainer):
                 write(torch.vmap(phase.after)(tensors), tensors)
         reports = tally.reports()
         for row, report in enumerate(reports):
-            report.problem = report.problem or first_not_finite({name: t[row] for name, t in tensors.items()})
+            own = {name: t[row] for name, t in tensors.items()}
+            report.problem = report.problem or first_not_finite(own, report.steps)
         return reports
 
     def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, tally: Tally) -> None:
@@ -53,12 +54,11 @@ class StackedTrainer(Trainer):
                 active = {name: t[rows].detach() for name, t in tensors.items()}
                 parameters = {name: active[name].detach().requires_grad_() for name in names}
                 values = {name: parameters.get(name, active[name]) for name in of_model}
-                step = tally.steps[rows.start]
                 seed = tally.seeds(rows, lambda client, taken: self.noise(descent, client, taken))
                 once = {name: table.rows(rows, group.place) for name, table in tables.items()}
                 losses, recorded = run(values, group.x, group.y, seed, once)
                 gradients = gradients_of(losses.sum(), names, [parameters[name] for name in names])
-                update(phase, gradients, active, seed, descent, step, torch.vmap)
+                update(phase, gradients, active, seed, descent, torch.vmap)
                 del gradients  # or they would still be there when the next ones are computed
                 tally.add(rows, group.y.shape[1], losses.detach(), recorded)
 

@@ -43,9 +43,7 @@ def alone(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def update(
-    phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, descent: Descent, step: int, lift: Lift
-) -> None:
+def update(phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, descent: Descent, lift: Lift) -> None:
     """Steps parameters in place.
 
     Args:
@@ -54,7 +52,6 @@ def update(
         tensors: all of the client's, or the stack's, by name, the optimizer's too.
         seed: of the step's noise.
         descent: learning rate and the like.
-        step: how many steps were taken in this round before.
         lift: ``alone`` or ``torch.vmap``.
     """
     if phase.adjust:
@@ -69,8 +66,8 @@ def update(
         flag = flag.view(*flag.shape, *([1] * (old.dim() - flag.dim())))
         tensors[name].copy_(torch.where(flag, tensors[name], old))
     for name in by_adam:
-        moments = [tensors[f"{moment}.{name}"] for moment in ADAM]
-        adam_(tensors[name], gradients[name], *moments, lr=phase.adam[name.split(".")[0]], step=step + 1)
+        own = [tensors[f"{what}.{name}"] for what in ADAM]
+        adam_(tensors[name], gradients[name], *own, lr=phase.adam[name.split(".")[0]])
     if phase.after_step:
         write(lift(phase.after_step)(tensors), tensors)
 
@@ -98,9 +95,14 @@ def _sgd(names: list[str], gradients: Tensors, tensors: Tensors, descent: Descen
     )
 
 
-def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, *, lr: float, step: int) -> None:
-    """One step of Adam in place, as ``torch.optim.Adam`` has it; ``step`` counts from 1."""
+def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, lr: float) -> None:
+    """One step of Adam in place, as ``torch.optim.Adam`` has it.
+
+    ``steps`` counts those of this parameter, of each client in a stack on its own: others may have taken fewer.
+    """
+    steps.add_(1)
+    count = steps.view(*steps.shape, *([1] * (parameter.dim() - steps.dim())))
     mean.lerp_(gradient, 1 - BETAS[0])
     square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-    root = (square / (1 - BETAS[1] ** step)).sqrt_().add_(EPSILON)
-    parameter.addcdiv_(mean, root, value=-lr / (1 - BETAS[0] ** step))
+    root = (square / (1 - BETAS[1] ** count)).sqrt_().add_(EPSILON)
+    parameter.addcdiv_(mean / (1 - BETAS[0] ** count), root, value=-lr)

@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from pfl_fast.data.partition import KINDS, Partition, make_partition
@@ -57,7 +57,7 @@ def test_every_sample_is_used_at_most_once_or_the_request_is_refused(problem):
     try:
         made = make_partition(**problem)
     except PflFastError:
-        return
+        reject()
     assert made.clients == problem["clients"]
     assert_disjoint(made)
     assert min(map(len, made.train)) >= 1

@@ -85,7 +85,7 @@ def make_partition(
         raise ConfigError(f"no partition {kind!r} (there is {', '.join(KINDS)}){did_you_mean(kind, KINDS)}")
     where = _test_mode(dataset, kind, test)
     count = _client_count(dataset, kind, clients)
-    samples = int((~dataset.test).sum()) if where == "official" else len(dataset)
+    samples = len(_pool(dataset, where))
     formula = int(min(batch_size / (test_fraction or 1.0), samples / max(1, count) / 2))
     floor = 0 if legacy else 2 if where == "split" and test_fraction else 1
     request = Request(
@@ -177,14 +177,21 @@ def _own_tests(dataset: Dataset, request: Request) -> tuple[Lots, Lots]:
         if official:
             return [train for train, _ in dataset.natural], [test for _, test in dataset.natural]
         return splits.split([np.concatenate(both) for both in dataset.natural], request.test_fraction, request.seed)
+    pool = _pool(dataset, request.test)
     if request.legacy:
         state = np.random.RandomState(request.seed)
-        return legacy.split(_lots(dataset.y, request, state), request.test_fraction, state)
-    pool = np.flatnonzero(~dataset.test) if official else np.arange(len(dataset))
+        train, tests = legacy.split(_lots(dataset.y[pool], request, state), request.test_fraction, state)
+        return [pool[lot] for lot in train], [pool[lot] for lot in tests]
     lots = [pool[lot] for lot in _lots(dataset.y[pool], request, None)]
     if official:
         return lots, splits.proportional(dataset.y, lots, np.flatnonzero(dataset.test), request.seed)
     return splits.split(lots, request.test_fraction, request.seed)
+
+
+def _pool(dataset: Dataset, test: str) -> NDArray[np.int64]:
+    """The samples that are shared out: all, unless test samples are set aside."""
+    aside = test == "official" or not dataset.pools_test
+    return np.flatnonzero(~dataset.test) if aside else np.arange(len(dataset))
 
 
 def _lots(y: NDArray[np.int64], request: Request, state: np.random.RandomState | None) -> Lots:
