@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from pfl_fast.data.synthetic import synthetic
 from pfl_fast.engine.training import Interrupted
 from pfl_fast.errors import ConfigError
+from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
 from pfl_fast.methods.base import Batch
 from pfl_fast.models import Backbone
@@ -203,6 +205,16 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path, executor):
     again.run()
     assert same(everything(again), everything(whole))
     assert numbers(again) == numbers(whole)
+
+
+def test_the_digits_cnn_is_cut_behind_its_convolutions():
+    dataset = synthetic(60, (3, 8, 8), 3, seed=1)
+    values = {"dataset": dataset, "model": "digits-cnn", "clients": 2, "partition": "iid", "report": lambda _: None}
+    layout = Experiment("fedpick", **values).layout
+    assert layout.client.selector.logits[0].weight.shape == (256, 512)
+    assert layout.client.relevant_head[0].weight.shape == (2048, 512)
+    linear = Experiment("fedpick", **values, model_options=("cut=conv", "head=linear")).layout
+    assert linear.client.relevant_head.weight.shape == (3, 512)
 
 
 def test_values_of_the_paper():
