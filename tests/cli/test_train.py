@@ -161,7 +161,7 @@ def test_all_mistakes_are_said_at_once(cli):
     ("words", "said"),
     [
         ([], "say which method to train: fedafk, fedavg"),
-        (["fedpc"], "did you mean 'fedcp'"),
+        (["fedcpp"], "did you mean 'fedcp'"),
         (["fedcp", "--lam", "1"], "write --set lam=VALUE"),
         (["fedcp", "--roundz", "1"], "--rounds"),
         (["fedcp", "--config", "none.toml"], "none.toml: there is no such file"),
