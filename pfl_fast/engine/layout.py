@@ -16,6 +16,7 @@ from pfl_fast.methods.base import Client, Part, Tensors
 from pfl_fast.models import batch_norm_tensors
 
 ADAM = ("adam_mean", "adam_square")  # moments of gradients that Adam keeps beside a parameter
+ADAM_STEPS = "adam_steps"  # how many steps it has taken in this round, a number of its own for each client
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ class Layout:
             self.entries += [_beside("momentum", e, momentum == "kept") for e in trained if e.part not in adam]
         for moment in ADAM:
             self.entries += [_beside(moment, e, False) for e in trained if e.part in adam]
+        zero = torch.zeros((), dtype=torch.int64)
+        by_adam = [f"{ADAM_STEPS}.{e.key}" for e in trained if e.part in adam]
+        self.entries += [Entry(key, ADAM_STEPS, zero, False, None, None, False) for key in by_adam]
         self.common: Tensors = {e.key: e.value for e in self.entries}
         self.server_parts = {p.uploads: self._module(name) for name, p in parts.items() if p.uploads}
         self.server_common: Tensors = {

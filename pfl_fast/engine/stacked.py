@@ -53,12 +53,11 @@ class StackedTrainer(Trainer):
                 active = {name: t[rows].detach() for name, t in tensors.items()}
                 parameters = {name: active[name].detach().requires_grad_() for name in names}
                 values = {name: parameters.get(name, active[name]) for name in of_model}
-                step = tally.steps[rows.start]
                 seed = tally.seeds(rows, lambda client, taken: self.noise(descent, client, taken))
                 once = {name: table.rows(rows, group.place) for name, table in tables.items()}
                 losses, recorded = run(values, group.x, group.y, seed, once)
                 gradients = gradients_of(losses.sum(), names, [parameters[name] for name in names])
-                update(phase, gradients, active, seed, descent, step, torch.vmap)
+                update(phase, gradients, active, seed, descent, torch.vmap)
                 tally.add(rows, group.y.shape[1], losses.detach(), recorded)
 
     def groups(self, tally: Tally, round: int, epoch: int) -> Iterator[tuple[int, Group]]:

@@ -143,7 +143,7 @@ class SingleTrainer(Trainer):
                     batch.once = self.once(phase, x)
                 loss, recorded = phase.loss(self.client, batch)
                 gradients = gradients_of(loss, names[turn], parameters[turn])
-                update(phase, gradients, tensors, batch.seed, descent, report.steps, alone)
+                update(phase, gradients, tensors, batch.seed, descent, alone)
                 report.add(len(y), loss.item(), {name: value.item() for name, value in recorded.items()})
                 if report.problem and descent.stop_at_nan:
                     return

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.engine.layout import ADAM
+from pfl_fast.engine.layout import ADAM, ADAM_STEPS
 from pfl_fast.methods.base import Phase, Tensors
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam, as everywhere
@@ -43,9 +43,7 @@ def alone(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def update(
-    phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, descent: Descent, step: int, lift: Lift
-) -> None:
+def update(phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, descent: Descent, lift: Lift) -> None:
     """Steps parameters in place.
 
     Args:
@@ -54,7 +52,6 @@ def update(
         tensors: all of the client's, or the stack's, by name, the optimizer's too.
         seed: of the step's noise.
         descent: learning rate and the like.
-        step: how many steps were taken in this round before.
         lift: ``alone`` or ``torch.vmap``.
     """
     if phase.adjust:
@@ -69,8 +66,8 @@ def update(
         flag = flag.view(*flag.shape, *([1] * (old.dim() - flag.dim())))
         tensors[name].copy_(torch.where(flag, tensors[name], old))
     for name in by_adam:
-        moments = [tensors[f"{moment}.{name}"] for moment in ADAM]
-        adam_(tensors[name], gradients[name], *moments, lr=phase.adam[name.split(".")[0]], step=step + 1)
+        state = [tensors[f"{what}.{name}"] for what in (*ADAM, ADAM_STEPS)]
+        adam_(tensors[name], gradients[name], *state, lr=phase.adam[name.split(".")[0]])
     if phase.after_step:
         write(lift(phase.after_step)(tensors), tensors)
 
@@ -98,9 +95,17 @@ def _sgd(names: list[str], gradients: Tensors, tensors: Tensors, descent: Descen
     )
 
 
-def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, *, lr: float, step: int) -> None:
-    """One step of Adam in place, as ``torch.optim.Adam`` has it; ``step`` counts from 1."""
+def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, lr: float) -> None:
+    """One step of Adam in place, as ``torch.optim.Adam`` has it.
+
+    Args:
+        parameter, gradient, mean, square: ``[*batch, ...]``, all alike.
+        steps: ``[*batch]`` int64, how many were taken before, as each client has taken as many as it has batches.
+        lr: learning rate.
+    """
+    steps += 1
     mean.lerp_(gradient, 1 - BETAS[0])
     square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-    root = (square / (1 - BETAS[1] ** step)).sqrt_().add_(EPSILON)
-    parameter.addcdiv_(mean, root, value=-lr / (1 - BETAS[0] ** step))
+    taken = steps.double().view(*steps.shape, *([1] * (parameter.dim() - steps.dim())))
+    of_mean, of_square = ((1 - beta**taken).to(parameter.dtype) for beta in BETAS)
+    parameter.sub_(lr / of_mean * mean / ((square / of_square).sqrt_().add_(EPSILON)))
