@@ -99,7 +99,10 @@ def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, ste
     """One step of Adam in place, as ``torch.optim.Adam`` has it.
 
     Args:
-        parameter, gradient, mean, square: ``[*batch, ...]``, all alike.
+        parameter: ``[*batch, ...]``.
+        gradient: of the same shape.
+        mean: of the same shape, of gradients.
+        square: of the same shape, of their squares.
         steps: ``[*batch]`` int64, how many were taken before, as each client has taken as many as it has batches.
         lr: learning rate.
     """

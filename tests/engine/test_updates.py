@@ -35,7 +35,7 @@ class Turning(Method):
             "head": personal(backbone.head),
         }
 
-    def phases(self, round):
+    def phases(self, round):  # noqa: ARG002 called by name
         return [Phase(("extractor", "head"), self.loss, 2, turns=(("extractor",), ("head",)), adam={"head": 0.05})]
 
     def final_phases(self):

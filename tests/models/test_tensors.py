@@ -75,8 +75,14 @@ def test_a_batch_norm_itself():
 @needs_torchvision
 @pytest.mark.parametrize(
     ("granularity", "merged", "number"),
-    [("stage", False, 5), ("stage", True, 5), ("block", False, 10), ("block", True, 9), ("layer", False, 41)]
-    + [("layer", True, 21)],
+    [
+        ("stage", False, 5),
+        ("stage", True, 5),
+        ("block", False, 10),
+        ("block", True, 9),
+        ("layer", False, 41),
+        ("layer", True, 21),
+    ],
 )
 def test_groups_of_resnet18(granularity, merged, number):
     model = on_meta("resnet18")
