@@ -5,6 +5,7 @@ from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.methods.fedcp import FedCP
 from pfl_fast.methods.fedper import FedPer
 from pfl_fast.methods.local import Local
+from pfl_fast.methods.partialfed_adaptive import PartialFedAdaptive
 from pfl_fast.methods.partialfed_fix import PartialFedFix
 
 METHODS: dict[str, type[Method]] = {
@@ -12,6 +13,7 @@ METHODS: dict[str, type[Method]] = {
     "fedcp": FedCP,
     "fedper": FedPer,
     "local": Local,
+    "partialfed-adaptive": PartialFedAdaptive,
     "partialfed-fix": PartialFedFix,
 }
 
