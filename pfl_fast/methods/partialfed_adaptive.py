@@ -194,7 +194,7 @@ class Policy(nn.Module):
 
 
 def choice(a: Tensor, seed: Tensor, tau: float) -> Tensor:
-    """``u[:, 1]``, ``[k]``: softmax of two columns is the sigmoid of their difference. From 0.5 on it selects global."""
+    """``u[:, 1]``, ``[k]``: softmax of two columns is the sigmoid of their difference. From 0.5 on it means global."""
     uniform = ops.philox_uniform(seed, a.shape).to(a.dtype)
     noisy = a - torch.log(-torch.log(uniform))
     return torch.sigmoid((noisy[:, 1] - noisy[:, 0]) / tau)
