@@ -132,11 +132,10 @@ class Experiment:
         # Of all parts, as a method may bring BatchNorm to a model without any.
         has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
         self.data = federate(self.dataset, self.partition, s, has_batch_norm)
-        alone_at_last = bool(self.method.final_phases())
-        if s.broadcast_to_all and not alone_at_last:
+        if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
         adam = {part for phase in self.method.phases(1) for part in phase.adam}
-        self.layout = Layout(parts, adam=adam, **layout_settings(s, self.kind, alone_at_last))
+        self.layout = Layout(parts, adam=adam, **layout_settings(s, self.kind))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self._stack = ExitStack()
@@ -433,15 +432,12 @@ def federate(dataset: Dataset, partition: Partition, settings: Settings, has_bat
     )
 
 
-def layout_settings(settings: Settings, kind: type[Method], alone_at_last: bool) -> dict[str, Any]:
-    """What the part table depends on beside the parts.
-
-    Where clients end alone, each keeps what it has made of what it received.
-    """
+def layout_settings(settings: Settings, kind: type[Method]) -> dict[str, Any]:
+    """What the part table depends on beside the parts."""
     everyone = (settings.join_ratio >= 1 and not settings.random_join) or settings.train_all
     return {
         "batch_norm": kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm,
-        "everyone_receives": everyone and not alone_at_last,
+        "everyone_receives": everyone,
         "dtype": getattr(torch, settings.dtype),
         "momentum": None if not settings.momentum else "kept" if settings.keep_momentum else "round",
     }

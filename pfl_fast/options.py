@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import isinf
 from types import NoneType, UnionType
 from typing import Any
 
@@ -125,7 +126,7 @@ def _int(value: Any) -> int:
 def _float(value: Any) -> float:
     try:
         return float("no number" if isinstance(value, bool) else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError("must be a number") from None
 
 
@@ -149,6 +150,8 @@ def _check_limits(metadata: Mapping[str, Any], value: Any) -> None:
             continue
         if number != number:
             raise ValueError("must be a number, not NaN")
+        if isinf(number):
+            raise ValueError("must be finite")
         if metadata["minimum"] is not None and number < metadata["minimum"]:
             raise ValueError(f"must be at least {metadata['minimum']:g}")
         if metadata["maximum"] is not None and number > metadata["maximum"]:

@@ -6,15 +6,21 @@ from pathlib import Path
 
 import click
 
+from pfl_fast.cli.data_exchange import export, import_
+from pfl_fast.cli.data_plot import partition, plot
+from pfl_fast.cli.data_show import show
+
 
 @click.group()
 def data() -> None:
-    r"""Fetch and prepare data sets.
+    r"""Fetch, look at, share out and exchange data sets.
 
     \b
     Examples:
       pfl-fast data get mnist
-      pfl-fast data get office-home --size 128 --data-dir /mnt/data
+      pfl-fast data show mnist --out mnist.png
+      pfl-fast data plot mnist --partition dirichlet --beta 0.1 --out clients.png
+      pfl-fast data import PFLlib/dataset/MNIST --format pfllib --name my-mnist
     """
 
 
@@ -52,4 +58,5 @@ def get(name: str, data_dir: Path | None, size: int | None) -> None:
     )
 
 
-data.add_command(get)
+for command in (get, show, partition, plot, import_, export):
+    data.add_command(command)

@@ -68,7 +68,7 @@ def executor_line(experiment: Experiment) -> str:
 def rounds_line(experiment: Experiment) -> str:
     """How many, of what, from where."""
     s, done = experiment.settings, experiment.server.rounds_done
-    begin = f" from round {done + 1}" if done else ""
+    begin = "" if not done else f" from round {done + 1}" if done < experiment.server.last_round else ", all done"
     return (
         f"{s.rounds}{begin}, {s.join_ratio:.0%} of the clients in each, local epochs {s.local_epochs}, "
         f"batch size {s.batch_size}, lr {s.lr:g}, seed {s.seed}"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from itertools import count
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pfl_fast import config
-from pfl_fast.cli.pfllib_flags import DATASETS, MODELS, PREFIX, our_name, pfllib_flags, translate
-from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, raise_all, setting_options
-from pfl_fast.errors import ConfigError, PflFastError
+from pfl_fast.cli.pfllib_flags import PREFIX, pfllib_flags
+from pfl_fast.cli.request import gather
+from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
+from pfl_fast.errors import PflFastError
 
 EXAMPLES = """\b
 Examples:
@@ -107,90 +107,33 @@ def train(
         click.echo(f"note: {note}", err=True)
     folder = out or new_folder(request.method, str(request.values.get("dataset", config.Settings.dataset)))
     refuse_other_run(folder)
-    running.run(
-        lambda: Experiment(
-            request.method, preset=request.preset, out=folder, report=unheard if quiet else click.echo, **request.values
-        ),
-        folder,
-        quiet,
-        pages.as_words({name: value for name, value in request.again.items() if name in SETTINGS}),
-    )
-
-
-@dataclass
-class Request:
-    """What the user asked for, from all the places where it can be said.
-
-    Attributes:
-        method: its name.
-        preset: of the method.
-        values: settings and options.
-        again: the same with the preset's values, for another method that has no such preset.
-        notes: on what has no effect.
-    """
-
-    method: str
-    preset: str | None
-    values: dict[str, Any]
-    again: dict[str, Any]
-    notes: list[str]
-
-
-def gather(
-    method: str | None,
-    preset: str | None,
-    settings: Mapping[str, Any],
-    flags: Mapping[str, str],
-    assignments: Iterable[str],
-    config_file: Path | None,
-) -> Request:
-    """Puts file, flags, settings and assignments together; complains about all that is wrong at once."""
-    from pfl_fast.data.catalogue import DATASETS as CATALOGUE
-    from pfl_fast.experiment import find_method, resolve
-    from pfl_fast.methods import METHODS
-    from pfl_fast.models.registry import MODELS as KNOWN_MODELS
-
-    errors: list[str] = []
-    file = config.read(config_file) if config_file else {}
-    assigned = read_assignments(assignments, errors)
-    name = method or flags.get("algo") or file.get("method")
-    if not isinstance(name, str):
-        raise ConfigError(f"say which method to train: {', '.join(METHODS)}")
-    name = our_name(name, METHODS, {})
-    kind = find_method(name)
-    translated = translate(flags, kind.title, [f.name for f in fields(kind.Options)])
-    errors += translated.errors
-    errors += [f"{n}: said twice, as a flag of PFLlib's and as our own" for n in translated.values if n in settings]
-    values = {**file, **translated.values, **settings, **assigned}
-    values.pop("method", None)
-    preset = preset or values.pop("preset", None)
-    for setting, known, renamed in (("dataset", CATALOGUE, DATASETS), ("model", KNOWN_MODELS, MODELS)):
-        if isinstance(values.get(setting), str):
-            values[setting] = our_name(values[setting], known, renamed)
+    report = unheard if quiet else click.echo
     try:
-        resolve(kind, values, preset=preset)
-    except ConfigError as error:
-        errors += str(error).splitlines()
-    if errors:
-        raise_all(errors)
-    return Request(name, preset, values, {**kind.presets.get(preset or "", {}), **values}, translated.notes)
-
-
-def read_assignments(assignments: Iterable[str], errors: list[str]) -> dict[str, str]:
-    """``key=value`` of ``--set``; a key may have dashes."""
-    result = {}
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if equals and key.strip():
-            result[key.strip().replace("-", "_")] = value.strip()
-        else:
-            errors.append(f"--set {text}: write KEY=VALUE")
-    return result
+        running.run(
+            lambda: Experiment(request.method, preset=request.preset, out=folder, report=report, **request.values),
+            folder,
+            quiet,
+            pages.as_words({name: value for name, value in request.again.items() if name in SETTINGS}),
+        )
+    finally:
+        if out is None:
+            with suppress(OSError):  # goes only while it is empty: nothing came of the run
+                folder.rmdir()
 
 
 def new_folder(method: str, dataset: str) -> Path:
-    """The first ``runs/<method>-<dataset>-<number>`` that is not there yet."""
-    return next(p for n in count(1) if not (p := Path("runs") / f"{method}-{dataset}-{n}").exists())
+    """Makes the first ``runs/<method>-<dataset>-<number>`` that is not there: runs that start together differ."""
+    number = 0
+    while True:
+        number += 1
+        folder = Path("runs") / f"{method}-{dataset}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise OutError(f"{folder}: cannot be made ({error.strerror}); say another folder with --out") from None
+        return folder
 
 
 def refuse_other_run(folder: Path) -> None:

@@ -83,10 +83,13 @@ class Worker:
         return self._test(module, self.method.predict, split, client, round, seed, whole_batches)
 
     def test_global(self, tensors: Tensors, round: int, seed: int) -> Score | None:
-        """The server's model on the union of all clients' test samples; None where the method has no such model."""
+        """The server's model on the union of all clients' test samples; None without such a model or such samples."""
         server = Client({name: deepcopy(module) for name, module in self.layout.server_parts.items()}).to(self.device)
         bind(server, tensors, set())
-        x, y = next(iter(self.data.evaluation("test", None, batch_size=1)))
+        first = next(self.data.evaluation("test", None, batch_size=1), None)
+        if first is None:
+            return None
+        x, y = first
         with torch.no_grad():
             server.eval()
             if self.method.predict_global(server, Batch(x, y, torch.tensor(0, device=self.device))) is None:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from pfl_fast.methods.base import Client, Part, Tensors
 from pfl_fast.models import batch_norm_tensors
 
-ADAM = ("adam_mean", "adam_square")  # moments of gradients that Adam keeps beside a parameter
-ADAM_STEPS = "adam_steps"  # how many steps it has taken in this round, a number of its own for each client
+ADAM = ("adam_mean", "adam_square", "adam_steps")  # what Adam keeps beside a parameter: two moments, a number
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,6 @@ class Layout:
             self.entries += [_beside("momentum", e, momentum == "kept") for e in trained if e.part not in adam]
         for moment in ADAM:
             self.entries += [_beside(moment, e, False) for e in trained if e.part in adam]
-        zero = torch.zeros((), dtype=torch.int64)
-        by_adam = [f"{ADAM_STEPS}.{e.key}" for e in trained if e.part in adam]
-        self.entries += [Entry(key, ADAM_STEPS, zero, False, None, None, False) for key in by_adam]
         self.common: Tensors = {e.key: e.value for e in self.entries}
         self.server_parts = {p.uploads: self._module(name) for name, p in parts.items() if p.uploads}
         self.server_common: Tensors = {
@@ -151,4 +147,5 @@ class Layout:
 
 def _beside(what: str, entry: Entry, kept: bool) -> Entry:
     """A tensor of the optimizer beside a parameter."""
-    return Entry(f"{what}.{entry.key}", what, torch.zeros_like(entry.value), False, None, None, kept)
+    shape = () if what == "adam_steps" else entry.value.shape
+    return Entry(f"{what}.{entry.key}", what, entry.value.new_zeros(shape), False, None, None, kept)

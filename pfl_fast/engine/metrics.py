@@ -35,8 +35,11 @@ class Score:
 
 
 def score(logits: Tensor, y: Tensor) -> Score:
-    """Measures ``[n, C]`` logits against ``[n]`` labels; never raises, whatever the logits hold."""
-    correct = int((logits.argmax(dim=1) == y).sum())
+    """Measures ``[n, C]`` logits against ``[n]`` labels; never raises, whatever the logits hold.
+
+    A sample whose logits are not all finite is not correct, whatever its class.
+    """
+    correct = int(((logits.argmax(dim=1) == y) & logits.isfinite().all(dim=1)).sum())
     loss = float(F.cross_entropy(logits.double(), y)) if len(y) else math.nan
     return Score(len(y), correct, loss, micro_auc(logits.softmax(dim=1), y))
 
@@ -54,7 +57,7 @@ def micro_auc(probabilities: Tensor, y: Tensor) -> float | None:
         return None
     values, order = probabilities.flatten().double().sort()
     _, group, sizes = values.unique_consecutive(return_inverse=True, return_counts=True)
-    last = sizes.cumsum(0)
+    last = sizes.cumsum(0).double()  # ranks may pass what float32 can count
     rank = (last - (sizes - 1) / 2.0)[group]  # the mean rank of equal scores, from 1
     right = F.one_hot(y, classes).flatten().bool()[order]
     wins = rank[right].sum() - count * (count + 1) / 2

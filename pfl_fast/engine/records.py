@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from statistics import fmean
 from time import perf_counter
 from typing import Any
@@ -58,7 +59,8 @@ class RoundRecord:
         names = dict.fromkeys(name for r in good.values() for name in r.recorded)
         for name in names:
             self.values[name] = sum(r.recorded.get(name, 0.0) * r.samples for r in good.values()) / samples
-        self.values["samples"] = sum(r.samples for r in reports.values())
+        self.values["samples"] = samples
+        self.values["not_finite"] = sorted(client for client, report in reports.items() if report.problem)
         self.values["data_seconds"] = sum(r.data_seconds for r in reports.values())
         for client, report in good.items():
             self._row(client).update(train_loss=report.loss, **report.recorded)
@@ -99,6 +101,8 @@ class RoundRecord:
             "seconds_by_part": seconds,
             "samples_per_second": self.values.get("samples", 0) / local if local else None,
         }
+        # JSON has no NaN: what has no value is missing.
+        self.values = {n: None if isinstance(v, float) and not isfinite(v) else v for n, v in self.values.items()}
         return self
 
     def _row(self, client: int) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class StackedTrainer(Trainer):
                 write(torch.vmap(phase.after)(tensors), tensors)
         reports = tally.reports()
         for row, report in enumerate(reports):
-            report.problem = report.problem or first_not_finite({name: t[row] for name, t in tensors.items()})
+            own = {name: t[row] for name, t in tensors.items()}
+            report.problem = report.problem or first_not_finite(own, report.steps)
         return reports
 
     def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, tally: Tally) -> None:

@@ -120,9 +120,11 @@ class SingleTrainer(Trainer):
             bind(self.client, tensors, set(self.trained_keys(phase)))
             self.phase(phase, tensors, first_epoch, descent, report)
             first_epoch += phase.epochs
+            if report.problem and descent.stop_at_nan:
+                break
             if phase.after:
                 write(phase.after(tensors), tensors)
-        report.problem = report.problem or first_not_finite(tensors)
+        report.problem = report.problem or first_not_finite(tensors, report.steps)
         return report
 
     def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, report: LocalReport) -> None:
@@ -180,9 +182,9 @@ def gradients_of(loss: Tensor, names: Sequence[str], parameters: Sequence[Tensor
     return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
 
 
-def first_not_finite(tensors: Tensors) -> str | None:
-    """Names the first tensor with a NaN or an infinite value."""
+def first_not_finite(tensors: Tensors, step: int) -> str | None:
+    """Names the first tensor with a NaN or an infinite value after ``step``."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            return f"{name} holds values that are not finite"
+            return f"{name} holds values that are not finite after step {step}"
     return None

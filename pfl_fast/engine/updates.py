@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.engine.layout import ADAM, ADAM_STEPS
+from pfl_fast.engine.layout import ADAM
 from pfl_fast.methods.base import Phase, Tensors
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam, as everywhere
@@ -66,8 +66,8 @@ def update(phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, des
         flag = flag.view(*flag.shape, *([1] * (old.dim() - flag.dim())))
         tensors[name].copy_(torch.where(flag, tensors[name], old))
     for name in by_adam:
-        state = [tensors[f"{what}.{name}"] for what in (*ADAM, ADAM_STEPS)]
-        adam_(tensors[name], gradients[name], *state, lr=phase.adam[name.split(".")[0]])
+        own = [tensors[f"{what}.{name}"] for what in ADAM]
+        adam_(tensors[name], gradients[name], *own, lr=phase.adam[name.split(".")[0]])
     if phase.after_step:
         write(lift(phase.after_step)(tensors), tensors)
 
@@ -98,17 +98,11 @@ def _sgd(names: list[str], gradients: Tensors, tensors: Tensors, descent: Descen
 def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, lr: float) -> None:
     """One step of Adam in place, as ``torch.optim.Adam`` has it.
 
-    Args:
-        parameter: ``[*batch, ...]``.
-        gradient: of the same shape.
-        mean: of the same shape, of gradients.
-        square: of the same shape, of their squares.
-        steps: ``[*batch]`` int64, how many were taken before, as each client has taken as many as it has batches.
-        lr: learning rate.
+    ``steps`` counts those of this parameter, of each client in a stack on its own: others may have taken fewer.
     """
-    steps += 1
+    steps.add_(1)
+    count = steps.view(*steps.shape, *([1] * (parameter.dim() - steps.dim())))
     mean.lerp_(gradient, 1 - BETAS[0])
     square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-    taken = steps.double().view(*steps.shape, *([1] * (parameter.dim() - steps.dim())))
-    of_mean, of_square = ((1 - beta**taken).to(parameter.dtype) for beta in BETAS)
-    parameter.sub_(lr / of_mean * mean / ((square / of_square).sqrt_().add_(EPSILON)))
+    root = (square / (1 - BETAS[1] ** count)).sqrt_().add_(EPSILON)
+    parameter.addcdiv_(mean / (1 - BETAS[0] ** count), root, value=-lr)

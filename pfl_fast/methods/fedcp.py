@@ -96,6 +96,7 @@ class FedCP(Method):
             "shuffle": False,
             "drop_last": True,
             "drop_last_test": True,
+            "eval_initial": True,
             "batch_size": 10,
             "local_epochs": 1,
         },
@@ -104,6 +105,8 @@ class FedCP(Method):
     def __init__(self, options: FedCPOptions, setting: Setting) -> None:
         if options.cpn and not options.gh:
             raise ConfigError("fedcp: gh=false needs cpn=false, as the policy routes to both heads")
+        if not options.bandwidths or min(options.bandwidths) <= 0:
+            raise ConfigError(f"fedcp: bandwidths must be one or more positive numbers, got {options.bandwidths}")
         super().__init__(options, setting)
         self.keeps_features = options.gfm and options.lam > 0
 

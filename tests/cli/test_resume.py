@@ -28,6 +28,15 @@ def test_more_rounds_are_those_of_a_longer_run(cli):
     assert "pfl-fast resume a --rounds 6" in page
 
 
+def test_run_that_is_done_shows_its_outcome(cli):
+    cli("train", "fedcp", *SMALL, "--out", "a")
+    before = losses("a")
+    page = cli("resume", "a").stdout
+    assert "2, all done" in page
+    assert "after aggregation" in page
+    assert losses("a") == before
+
+
 def test_options_are_those_that_may_change(cli):
     page = cli("resume", "--help").stdout
     assert set(CHANGEABLE) == FREE

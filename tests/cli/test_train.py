@@ -110,6 +110,16 @@ def test_folders_are_numbered_and_never_used_twice(cli):
     assert Path("runs/local-synthetic-1/metrics.jsonl").read_text() == before
 
 
+def test_run_that_fails_before_it_begins_leaves_no_folder(cli):
+    cli("train", "local", *SMALL, "--model", "fasttext", exit_code=2)
+    assert not any(Path("runs").iterdir())
+
+
+def test_folder_that_cannot_be_made(cli):
+    Path("runs").write_text("a file")
+    assert "--out" in cli("train", "local", *SMALL, exit_code=2).stderr
+
+
 def test_pfllib_command_line(cli):
     result = cli(
         "train", "-algo", "FedCP", "-data", "Synthetic", "-m", "DNN", "-nc", 3, "-gr", 1, "-lbs", 5, "-lr", 0.01,

@@ -160,7 +160,7 @@ def test_misuse(arguments):
 @pytest.mark.parametrize("broken", [ImportError("no such module"), RuntimeError("operator nms\nmissing"), OSError("")])
 def test_torchvision_missing_or_broken(name, broken, monkeypatch):
     class Broken:
-        def find_spec(self, name, path=None, target=None):  # noqa: ARG002
+        def find_spec(self, name, path=None, target=None):
             if name.split(".")[0] == "torchvision":
                 raise broken
 

@@ -1,0 +1,232 @@
+"""When and on what models are tested, and what becomes of the numbers."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from pfl_fast.engine.metrics import score
+from pfl_fast.engine.records import summarise_run
+from pfl_fast.engine.sampling import sample
+from pfl_fast.engine.updates import Descent
+from pfl_fast.methods import METHODS
+from tests.engine import toys
+
+
+def by_hand(running, clients, split="test", keep=None):
+    """The clients' models, asked one by one: correct / samples, and the mean of the accuracies."""
+    correct, total, accuracies = 0, 0, []
+    for client in clients:
+        x, y = running.data.take(running.data.indices(split, client)[:keep])
+        right = int((running.client(client)(x).argmax(1) == y).sum())
+        correct, total = correct + right, total + len(y)
+        accuracies.append(right / len(y))
+    return correct / total, sum(accuracies) / len(accuracies)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("who", ["all", "selected"])
+def test_after_aggregation_clients_are_tested_with_what_they_hold(method, who):
+    values = {"join_ratio": 0.4, "eval_clients": who, "tests": 11}
+    with toys.ran(method, **values) as running:
+        record = running.records[-1]
+        clients = range(5) if who == "all" else sample(running.settings, 5, 2).trains
+        expected = by_hand(running, clients)
+        assert record["test_accuracy_after_agg"] == pytest.approx(expected[0])
+        assert record["test_accuracy_after_agg_by_client"] == pytest.approx(expected[1])
+
+
+def test_after_local_training_clients_are_tested_with_what_they_trained():
+    """With nothing exchanged both tests are of the same models."""
+    with toys.ran("local", tests=11) as running:
+        for record in running.records:
+            assert record["test_accuracy_after_local"] == record["test_accuracy_after_agg"]
+            assert record["test_accuracy_after_local_by_client"] == record["test_accuracy_after_agg_by_client"]
+    with toys.ran("fedavg", tests=29, lr=2.0) as running:
+        assert any(r["test_accuracy_after_local"] != r["test_accuracy_after_agg"] for r in running.records)
+
+
+@pytest.mark.parametrize(
+    ("when", "there"),
+    [("both", {"after_agg", "after_local"}), ("after_agg", {"after_agg"}), ("after_local", {"after_local"})],
+)
+def test_eval_at(when, there):
+    with toys.ran("fedavg", eval_at=when) as running:
+        for record in running.records:
+            for name in ("after_agg", "after_local"):
+                assert (record[f"test_accuracy_{name}"] is not None) == (name in there)
+
+
+def test_when_models_are_tested_does_not_change_what_they_learn():
+    with toys.ran("fedcp", policy="gumbel", gumbel_at_eval=True) as running:
+        expected = toys.state_of(running)
+    for values in ({"eval_at": "after_agg"}, {"eval_every": 5}, {"eval_initial": True}, {"eval_clients": "selected"}):
+        with toys.ran("fedcp", policy="gumbel", gumbel_at_eval=True, **values) as running:
+            assert toys.differences(toys.state_of(running), expected, 0) == {}, values
+
+
+@pytest.mark.parametrize(("every", "evaluated"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (7, [5])])
+def test_eval_every_and_always_at_the_end(every, evaluated):
+    with toys.ran("fedavg", rounds=5, eval_every=every) as running:
+        assert [r["round"] for r in running.records] == [1, 2, 3, 4, 5]
+        for name in ("test_accuracy_after_agg", "test_accuracy_after_local", "test_auc"):
+            assert [r["round"] for r in running.records if r[name] is not None] == evaluated
+        assert all(r["train_loss"] is not None for r in running.records)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_untrained_model_is_round_0(method):
+    untrained = toys.experiment(method, tests=11)
+    expected = by_hand(untrained, range(5))[0]
+    untrained.close()
+    with toys.ran(method, tests=11, eval_initial=True) as running:
+        assert [r["round"] for r in running.records] == [0, 1, 2]
+        assert running.records[0]["test_accuracy_after_agg"] == pytest.approx(expected)
+        assert running.records[0]["test_accuracy_after_local"] is None
+        assert running.summary()["test_accuracy_after_agg"]["best_round"] > 0
+
+
+def test_tests_beyond_whole_batches_are_left_out():
+    values = {"tests": 7, "batch_size": 3, "eval_every": 2}
+    with toys.ran("local", drop_last_test=True, **values) as running:
+        assert running.records[-1]["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5), keep=6)[0])
+    with toys.ran("local", drop_last_test=True, **{**values, "tests": 2}) as running:
+        assert running.records[-1]["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5))[0])
+
+
+def test_validation_is_measured_apart():
+    with toys.ran("fedper", tests=5, validation=7) as running:
+        record = running.records[-1]
+        assert record["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5))[0])
+        assert record["validation_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5), "validation")[0])
+
+
+def test_no_tests_at_all():
+    with toys.ran("fedavg", tests=0) as running:
+        assert running.records[-1]["test_accuracy_after_agg"] is None
+        assert running.records[-1]["global_accuracy"] is None
+        assert running.records[-1]["train_loss"] is not None
+        assert "test_accuracy_after_agg" not in running.summary()
+
+
+def test_the_global_model_on_the_union_of_tests():
+    with toys.ran("fedavg", tests=11) as running:
+        x, y = running.data.take(running.data.union("test"))
+        logits = running.client(0)(x).detach()
+        expected = score(logits, y)
+        record = running.records[-1]
+        assert record["global_accuracy"] == pytest.approx(expected.accuracy)
+        assert record["test_loss"] == pytest.approx(float(F.cross_entropy(logits, y)))
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "there"),
+    [
+        ("fedavg", {}, True),
+        ("fedcp", {}, True),
+        ("fedcp", {"cpn": False, "gh": False}, False),
+        ("fedper", {}, False),
+        ("local", {}, False),
+        ("fedavg", {"model": toys.with_batch_norm(), "batch_norm": "personal"}, False),
+        ("fedavg", {"model": toys.with_batch_norm(), "batch_norm": "shared"}, True),
+    ],
+)
+def test_who_has_a_global_model(method, values, there):
+    with toys.ran(method, rounds=1, **values) as running:
+        assert (running.records[0]["global_accuracy"] is not None) == there
+
+
+@pytest.mark.parametrize(("decay", "expected"), [(1.0, [0.1, 0.1, 0.1]), (0.5, [0.1, 0.05, 0.025]), (0.0, [0.1, 0, 0])])
+def test_learning_rate_by_round(decay, expected):
+    running = toys.experiment("fedavg", lr_decay=decay)
+    descents = [running.server.descent(number) for number in (1, 2, 3)]
+    assert all(isinstance(d, Descent) for d in descents)
+    assert [d.lr for d in descents] == pytest.approx(expected)
+    running.close()
+
+
+def record(number, test=None, validation=None, **more):
+    return {
+        "round": number,
+        "test_accuracy_after_agg": test,
+        "validation_accuracy_after_agg": validation,
+        "samples": 10,
+        "seconds": 2.0,
+        "samples_per_second": 5.0,
+        "uploaded": 3,
+        "downloaded": 4,
+        **more,
+    }
+
+
+def test_summary_by_hand():
+    tests = [0.9, 0.1, 0.5, None, 0.7, 0.7, 0.2, 0.3]
+    validations = [1.0, 0.2, 0.8, None, 0.3, 0.3, 0.8, 0.1]
+    rows = [record(i, t, v) for i, (t, v) in enumerate(zip(tests, validations, strict=True))]
+    got = summarise_run(rows, {"method": "x"})
+    assert got["method"] == "x"
+    assert got["rounds"] == 7
+    assert got["test_accuracy_after_agg"] == {
+        "best": 0.7,
+        "best_round": 4,  # the first of equals; round 0 is the untrained model
+        "last": 0.3,
+        "last5": pytest.approx((0.5 + 0.7 + 0.7 + 0.2 + 0.3) / 5),
+        "validation_selected": 0.5,
+        "validation_round": 2,
+    }
+    assert (got["seconds_per_round"], got["uploaded"], got["downloaded"]) == (2.0, 24, 32)
+
+
+def test_summary_of_nothing_and_of_no_evaluation():
+    assert summarise_run([], {})["rounds"] == 0
+    got = summarise_run([record(1), record(2)], {})
+    assert got["rounds"] == 2
+    assert "test_accuracy_after_agg" not in got
+
+
+def test_without_validation_nothing_is_chosen_by_it():
+    assert "validation_selected" not in summarise_run([record(1, 0.5)], {})["test_accuracy_after_agg"]
+
+
+def size(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("join", [1.0, 0.4])
+def test_numbers_moved(join):
+    """Both ways: FedAvg 2 S a client, FedPer twice its extractor, FedCP 2 (S + CPN), Local nothing."""
+    model = toys.plain()
+    whole, extractor = size(model), size(model.extractor)
+    policy = 5 * 10 + 10 + 2 * 10
+    clients = math.floor(join * 5)
+    for method, moved in {"fedper": extractor, "fedcp": whole + policy, "local": 0}.items():
+        with toys.ran(method, join_ratio=join, rounds=1) as running:
+            got = running.records[0]["uploaded"], running.records[0]["downloaded"]
+            assert got == (clients * moved, clients * moved), method
+    with toys.ran("fedavg", join_ratio=join, rounds=1) as running:
+        assert running.records[0]["uploaded"] == clients * whole
+        assert running.records[0]["downloaded"] == 5 * whole, "all are tested with the newest model"
+
+
+def test_numbers_moved_when_more_receive_or_fewer_send():
+    extractor = size(toys.plain().extractor)
+    with toys.ran("fedper", join_ratio=0.4, broadcast_to_all=True, rounds=1) as running:
+        assert (running.records[0]["uploaded"], running.records[0]["downloaded"]) == (2 * extractor, 5 * extractor)
+    with toys.ran("fedper", client_dropout=0.4, rounds=1) as running:
+        assert (running.records[0]["uploaded"], running.records[0]["downloaded"]) == (3 * extractor, 5 * extractor)
+    with toys.ran("fedcp", join_ratio=0.4, extractor_to_all=True, rounds=1) as running:
+        rest = size(toys.plain().head) + 80
+        assert running.records[0]["downloaded"] == 5 * extractor + 2 * rest
+
+
+def test_what_is_recorded_of_a_round():
+    with toys.ran("fedcp", local_epochs=2) as running:
+        first = running.records[0]
+        assert first["samples"] == 2 * sum(toys.RAGGED)
+        assert first["clients_trained"] == 5
+        assert first["data"] == "synthetic"
+        assert set(first["seconds_by_part"]) == {"data", "local", "aggregate", "send", "evaluate"}
+        assert first["seconds"] == pytest.approx(sum(first["seconds_by_part"].values()))
+        assert next(iter(first)) == "round"
+        assert torch.tensor(first["train_loss"]).isfinite()

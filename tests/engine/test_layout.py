@@ -1,0 +1,107 @@
+import pytest
+import torch
+from torch import nn
+
+from pfl_fast.engine.layout import Layout
+from pfl_fast.methods.base import constant, frozen, personal, shared
+from pfl_fast.models import batch_norm_tensors
+from tests.engine import toys
+
+STATISTICS = {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
+AFFINE = {"2.weight", "2.bias"}
+REST = {"1.weight", "1.bias"}
+
+
+def layout_of(batch_norm="shared", everyone_receives=False, recipients="selected", **options):
+    model = toys.with_batch_norm()
+    parts = {
+        "extractor": shared(model.extractor, "extractor", recipients),
+        "copy": frozen(model.extractor, "extractor"),
+        "head": personal(model.head),
+        "fixed": constant(nn.BatchNorm1d(2)),
+    }
+    return Layout(parts, batch_norm, everyone_receives, **options)
+
+
+def names(entries, part):
+    return {e.key.removeprefix(part + ".") for e in entries if e.part == part}
+
+
+@pytest.mark.parametrize(
+    ("policy", "exchanged"),
+    [
+        ("shared", REST | AFFINE | STATISTICS),
+        ("params_shared_buffers_local", REST | AFFINE),
+        ("personal", REST),
+    ],
+)
+def test_what_of_batch_norm_is_exchanged(policy, exchanged):
+    layout = layout_of(policy)
+    assert names(layout.uploaded, "extractor") == exchanged
+    assert names(layout.received, "extractor") == names(layout.received, "copy") == exchanged
+    assert layout.server_has_statistics == (policy == "shared")
+
+
+def test_who_sends_and_who_receives():
+    layout = layout_of()
+    assert {e.part for e in layout.uploaded} == {"extractor"}
+    assert {e.part for e in layout.received} == {"extractor", "copy"}
+    assert {e.receives for e in layout.received} == {e.uploads for e in layout.uploaded}
+    assert set(layout.new_server()) == {f"extractor.{name}" for name in REST | AFFINE | STATISTICS}
+
+
+@pytest.mark.parametrize(
+    ("options", "stored"),
+    [
+        ({}, {"extractor", "copy", "head", "fixed"}),
+        ({"recipients": "all"}, {"copy", "head", "fixed"}),
+        ({"everyone_receives": True}, {"head", "fixed"}),
+    ],
+)
+def test_what_is_stored(options, stored):
+    layout = layout_of(**options)
+    assert {e.part for e in layout.stored} == stored
+    assert layout.bytes_per_client() == sum(e.value.nbytes for e in layout.entries if e.part in stored)
+
+
+def test_what_stays_local_is_stored_even_if_all_receive():
+    layout = layout_of("personal", everyone_receives=True)
+    assert names(layout.stored, "extractor") == names(layout.stored, "copy") == AFFINE | STATISTICS
+
+
+def test_momentum_for_every_trained_parameter_and_no_other():
+    layout = layout_of(momentum="kept")
+    found = {e.key for e in layout.entries if e.part == "momentum"}
+    trained = {f"extractor.{name}" for name in REST | AFFINE} | {"head.weight", "head.bias"}
+    assert found == {f"momentum.{name}" for name in trained}
+    assert all((layout.common[name] == 0).all() for name in found)
+    assert found <= {e.key for e in layout.stored}
+    fresh = layout_of(momentum="round")
+    assert not found & {e.key for e in fresh.stored}
+    assert not any(e.part == "momentum" for e in layout_of().entries)
+
+
+def test_parameters_and_buffers_are_told_apart_and_converted():
+    layout = layout_of(dtype=torch.float64)
+    by_key = {e.key: e for e in layout.entries}
+    assert by_key["extractor.2.weight"].parameter
+    assert not by_key["extractor.2.running_mean"].parameter
+    assert by_key["extractor.2.running_mean"].value.dtype == torch.float64
+    assert by_key["extractor.2.num_batches_tracked"].value.dtype == torch.int64
+
+
+def test_a_table_of_its_own():
+    """Neither the model that was given nor two clients share memory."""
+    model = toys.plain()
+    layout = Layout({"head": personal(model.head)}, "shared", False)
+    one, other = layout.new_client(torch.device("cpu")), layout.new_client(torch.device("cpu"))
+    addresses = {m.weight.data_ptr() for m in (model.head, layout.client.head, one.head, other.head)}
+    assert len(addresses) == 4
+    assert layout.common["head.weight"].data_ptr() not in addresses
+
+
+def test_batch_norm_is_found_by_type_not_by_name():
+    misnamed = nn.ModuleDict({"bn": nn.Linear(2, 2), "downsample": nn.Sequential(nn.Identity(), nn.BatchNorm1d(2))})
+    assert {name.split(".")[0] for name in batch_norm_tensors(misnamed)} == {"downsample"}
+    layout = Layout({"extractor": shared(misnamed, "extractor")}, "personal", False)
+    assert names(layout.uploaded, "extractor") == {"bn.weight", "bn.bias"}

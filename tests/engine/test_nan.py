@@ -1,0 +1,110 @@
+"""What happens to clients whose training comes to NaN."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pfl_fast.engine.server import NotFinite
+from pfl_fast.methods import METHODS
+from tests.engine import toys
+
+SIZES = (6, 9, 5, 7)
+BAD = len(SIZES) - 1  # the last one: without it the others keep their numbers, and so their draws
+EXECUTORS = {
+    "sequential": {"executor": "sequential"},
+    "threads": {"executor": "threads", "workers": 2},
+    "batched": {"executor": "batched"},
+}
+
+
+def large(count):
+    """Data that makes any step of a learning rate of 1e308 infinite."""
+    dataset = toys.features(count)
+    return replace(dataset, x=dataset.x * 1000)
+
+
+def with_nan(at=0):
+    """Data of which the bad client's training sample number ``at`` is NaN."""
+    dataset = toys.features(sum(SIZES) + 3 * len(SIZES))
+    x = dataset.x.copy()
+    x[sum(SIZES[:BAD]) + at] = np.nan
+    return replace(dataset, x=x)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_stop_names_round_client_and_step(executor):
+    values = {"dataset": with_nan(at=5), "shuffle": False, **EXECUTORS[executor]}
+    running = toys.experiment("fedavg", SIZES, **values)
+    with pytest.raises(NotFinite, match=r"round 1, client 3: the loss of step 2 is n.*--on-nan skip"):
+        running.run()
+    assert running.server.rounds_done == 0
+    running.close()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_stop_names_parameters_that_left_the_numbers(executor):
+    """The last step's loss is fine, what it makes of the weights is not."""
+    running = toys.experiment("fedavg", (4, 4), dataset=large(14), lr=1e308, **EXECUTORS[executor])
+    with pytest.raises(NotFinite, match=r"round 1, client \d: .*(weight|bias) holds values .* after step 1"):
+        running.run()
+    running.close()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", METHODS)
+def test_skip_is_as_if_the_client_were_not_there(method, executor):
+    with toys.ran(method, sizes=SIZES, dataset=with_nan(), on_nan="skip", **EXECUTORS[executor]) as running:
+        mine, records = toys.state_of(running), toys.numbers_of(running)
+    partition = toys.partition_of(SIZES)
+    others = replace(partition, **{s: getattr(partition, s)[:BAD] for s in ("train", "test", "validation")})
+    alone = toys.Experiment(
+        method,
+        dataset=with_nan(),
+        model=toys.plain(),
+        partition=others,
+        **{"rounds": 2, "batch_size": 4, "lr": 0.1, "dtype": "float64", "executor": "sequential"},
+    )
+    alone.run()
+    theirs = toys.state_of(alone)
+    assert toys.differences({name: mine[name] for name in theirs}, theirs, 1e-9) == {}
+    for record, expected in zip(records, toys.numbers_of(alone), strict=True):
+        assert record["skipped"] == [BAD]
+        for name in ("train_loss", "samples", "test_accuracy_after_local"):
+            assert record[name] == pytest.approx(expected[name]), name
+    alone.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_skipped_client_keeps_what_was_its_own(method):
+    values = {"sizes": SIZES, "dataset": with_nan(), "on_nan": "skip", "momentum": 0.5, "keep_momentum": True}
+    untrained = toys.experiment(method, **values)
+    before = untrained.server.state.row(BAD)
+    with toys.ran(method, **values) as running:
+        after = running.server.state.row(BAD)
+        assert all(torch.isfinite(t).all() for t in toys.state_of(running).values())
+        assert toys.differences(after, before, 0) == {}
+    untrained.close()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_if_all_are_skipped_the_server_stays(executor):
+    values = {"on_nan": "skip", "lr": 1e308, "dataset": large(49), **EXECUTORS[executor]}
+    with toys.ran("fedavg", **values) as running:
+        assert [r["skipped"] for r in running.records] == [list(range(len(toys.RAGGED)))] * 2
+        assert [r["train_loss"] for r in running.records] == [None, None]
+        assert toys.differences(running.server.tensors, running.layout.new_server(), 0) == {}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_report_goes_on_and_says_so(executor):
+    with toys.ran("local", sizes=SIZES, dataset=with_nan(), on_nan="report", **EXECUTORS[executor]) as running:
+        assert [r["not_finite"] for r in running.records] == [[BAD]] * 2
+        assert [r["skipped"] for r in running.records] == [[]] * 2
+        assert [r["train_loss"] for r in running.records] == [None] * 2
+        assert json.dumps(running.records, allow_nan=False)
+        state = toys.state_of(running)
+        assert torch.isnan(state[f"client {BAD} head.weight"]).all()
+        assert torch.isfinite(state["client 0 head.weight"]).all()

@@ -1,0 +1,191 @@
+"""The words for methods that need more than one plain phase: the same under every executor, and as they say."""
+
+import pytest
+import torch
+from torch import nn
+
+from pfl_fast.engine.updates import Descent
+from pfl_fast.methods.base import Method, Phase, personal, shared
+from tests.engine import toys
+
+
+class Example(Method):
+    """Shared extractor, personal head; a subclass says how they are trained."""
+
+    title, paper, summary = "Example", "", ""
+
+    def parts(self, backbone):
+        return {"extractor": shared(backbone.extractor, "extractor"), "head": personal(backbone.head)}
+
+
+class Adam(Example):
+    """The head by Adam, the extractor by SGD."""
+
+    def phases(self, round):
+        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, adam={"head": 0.05})]
+
+
+class AdamInTurns(Example):
+    """By turns, the head's by Adam."""
+
+    def phases(self, round):
+        turns = (("extractor",), ("head",))
+        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, turns=turns, adam={"head": 0.05})]
+
+
+class TwoPhases(Example):
+    """First the head, then the extractor by Adam."""
+
+    def phases(self, round):
+        return [
+            Phase(("head",), self.loss, self.setting.local_epochs),
+            Phase(("extractor",), self.loss, round, adam={"extractor": 0.02}),
+        ]
+
+
+class Hooks(Example):
+    """Gradients halved, some parameters held by a draw, values clipped after steps, and rounded after the phase."""
+
+    def phases(self, round):
+        return [
+            Phase(
+                ("extractor", "head"),
+                self.loss,
+                self.setting.local_epochs,
+                adjust=lambda _, gradients: {name: g / 2 for name, g in gradients.items()},
+                moves=lambda _, seed: {"head.weight": seed % 2 == 0, "extractor.1.bias": seed % 3 == 0},
+                after_step=lambda client: {"head.bias": client["head.bias"].clamp(-0.1, 0.1)},
+                after=lambda client: {"extractor.1.weight": (client["extractor.1.weight"] * 64).round() / 64},
+            )
+        ]
+
+
+class Finale(Example):
+    """A fine-tune of everything at the end."""
+
+    def final_phases(self):
+        return [Phase(("extractor", "head"), self.loss, 2)]
+
+
+class Keeps(Example):
+    """Uploads the bias, but keeps its own."""
+
+    def parts(self, backbone):
+        extractor = shared(backbone.extractor, "extractor", keeps=["1.bias"])
+        return {"extractor": extractor, "head": personal(backbone.head)}
+
+
+METHODS = [Adam, AdamInTurns, TwoPhases, Hooks, Finale, Keeps]
+CASES = {
+    "plain": {},
+    "two epochs, some clients, momentum": {
+        "local_epochs": 2,
+        "join_ratio": 0.6,
+        "momentum": 0.9,
+        "weight_decay": 0.01,
+        "keep_momentum": True,
+    },
+}
+EXECUTORS = [{"executor": "threads", "workers": 2}, {"executor": "batched"}, {"executor": "batched", "stack": 2}]
+
+
+def outcome(method, values):
+    with toys.ran(method, **values) as running:
+        return toys.state_of(running), toys.numbers_of(running)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_executor_comes_to_the_same(method, case):
+    expected = outcome(method, CASES[case])
+    for executor in EXECUTORS:
+        got = outcome(method, {**CASES[case], **executor})
+        assert toys.differences(got[0], expected[0], 1e-9) == {}, executor
+        toys.assert_same_records(got[1], expected[1], 1e-9)
+
+
+def by_torch(running, client, steps, epochs):
+    """One round of one client by torch's optimizers; ``steps(epoch, batch)`` says which of them step."""
+    model = running.layout.new_client(torch.device("cpu")).train()
+    optimizers = {
+        "extractor": torch.optim.SGD(model.extractor.parameters(), 0.1),
+        "head": torch.optim.SGD(model.head.parameters(), 0.1),
+        "head by adam": torch.optim.Adam(model.head.parameters(), 0.05),
+        "extractor by adam": torch.optim.Adam(model.extractor.parameters(), 0.02),
+    }
+    for epoch in range(epochs):
+        for number, (x, y, _) in enumerate(running.data.batches(client, 1, epoch)):
+            model.zero_grad()
+            nn.functional.cross_entropy(model.head(model.extractor(x)), y).backward()
+            for name in steps(epoch, number):
+                optimizers[name].step()
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "epochs"),
+    [
+        (Adam, lambda _epoch, _batch: ["extractor", "head by adam"], 2),
+        (AdamInTurns, lambda _epoch, batch: ["head by adam"] if batch % 2 else ["extractor"], 2),
+        (TwoPhases, lambda epoch, _batch: ["extractor by adam"] if epoch == 2 else ["head"], 3),
+    ],
+)
+def test_as_torchs_optimizers_have_it(method, steps, epochs):
+    running = toys.experiment(method, local_epochs=2, rounds=1)
+    server = running.server
+    for client in range(5):
+        expected = by_torch(running, client, steps, epochs)
+        view = server.state.view(client, server.tensors)
+        descent = server.descent(1)
+        assert isinstance(descent, Descent)
+        (done,) = server.executor.workers[0].train([client], [view], running.method.phases(1), descent, stack=False)
+        mine = {name: done.tensors[name].clone() for name in expected}
+        assert toys.differences(mine, expected, 1e-9) == {}
+    running.close()
+
+
+def test_parameters_that_may_not_move_do_not():
+    class Held(Example):
+        def phases(self, round):
+            still = torch.tensor(False)
+            moves = lambda _client, _seed: {"head.weight": still}  # noqa: E731
+            return [Phase(("extractor", "head"), self.loss, 1, moves=moves)]
+
+    values = {"momentum": 0.9, "weight_decay": 0.1, "keep_momentum": True}
+    with toys.ran(Held, **values) as running:
+        state = toys.state_of(running)
+        common = running.layout.common
+        for client in range(5):
+            assert torch.equal(state[f"client {client} head.weight"], common["head.weight"])
+            assert not torch.equal(state[f"client {client} head.bias"], common["head.bias"])
+            assert (state[f"client {client} momentum.head.weight"] == 0).all()
+
+
+@pytest.mark.parametrize("values", [{}, {"join_ratio": 0.6}])
+def test_a_finale_is_one_more_round_in_which_all_train_and_nothing_is_averaged(values):
+    with toys.ran(Example, **values) as running:
+        plain = toys.state_of(running)
+    with toys.ran(Finale, tests=11, **values) as running:
+        state, last = toys.state_of(running), running.records[-1]
+        assert [r["round"] for r in running.records] == [1, 2, 3]
+        assert last["clients_trained"] == 5
+        assert (last["uploaded"], last["samples"]) == (0, 2 * sum(toys.RAGGED))
+        assert last["test_accuracy_after_agg"] is None
+        correct = 0
+        for client in range(5):
+            assert not torch.equal(state[f"client {client} head.weight"], plain[f"client {client} head.weight"])
+            x, y = running.data.take(running.data.indices("test", client))
+            correct += int((running.client(client)(x).argmax(1) == y).sum())
+        assert last["test_accuracy_after_local"] == pytest.approx(correct / (5 * 11)), "the models are those tested"
+        assert not torch.equal(state["client 0 extractor.1.weight"], state["client 1 extractor.1.weight"])
+
+
+def test_what_a_part_keeps_is_averaged_and_stays():
+    with toys.ran(Keeps) as running:
+        state = toys.state_of(running)
+        biases = [state[f"client {client} extractor.1.bias"] for client in range(5)]
+        sizes = torch.tensor(toys.RAGGED, dtype=torch.float64)
+        mean = (torch.stack(biases) * (sizes / sizes.sum())[:, None]).sum(0)
+        assert torch.allclose(state["server extractor.1.bias"], mean)
+        assert len({tuple(bias.tolist()) for bias in biases}) == 5
+        assert torch.equal(state["client 3 extractor.1.weight"], state["server extractor.1.weight"])

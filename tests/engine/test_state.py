@@ -1,0 +1,137 @@
+import pytest
+import torch
+
+from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.state import ClientState
+from pfl_fast.methods import METHODS
+from pfl_fast.methods.base import Method, Setting, constant, personal, shared
+from tests.engine import toys
+
+
+class Example(Method):
+    """A shared extractor, a personal head, and a constant that counts what its hooks are told."""
+
+    def parts(self, backbone):
+        return {
+            "extractor": shared(backbone.extractor, "extractor"),
+            "head": personal(backbone.head),
+            "note": constant(Note()),
+        }
+
+    def initial(self, common, number, seed):
+        return {"note.seed": seed % 1000 + 0 * common["note.seed"]}
+
+    def received(self, client, at):
+        return {"note.sum": client["extractor.1.bias"].sum() + (100 if at == "end" else 0)}
+
+
+class Note(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seed", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("sum", torch.zeros(()))
+
+
+def state_of(folder=None, clients=3, everyone_receives=False, momentum=None):
+    method = Example(None, Setting(clients, 1, 1, toys.CLASSES))
+    layout = Layout(method.parts(toys.plain()), "shared", everyone_receives, momentum=momentum)
+    return ClientState(layout, method, clients, 0, folder)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request, tmp_path):
+    return None if request.param == "memory" else tmp_path / "blocks"
+
+
+def test_clients_start_from_the_common_values_and_their_own(folder):
+    state = state_of(folder)
+    rows = [state.row(client) for client in range(3)]
+    assert not state.touched.any()
+    assert all(torch.equal(row["head.weight"], state.layout.common["head.weight"]) for row in rows)
+    assert len({int(row["note.seed"]) for row in rows}) == 3
+    expected = state.layout.common["extractor.1.bias"].sum()
+    assert all(torch.equal(row["note.sum"], expected) for row in rows), "the hook has been called"
+
+
+def test_a_row_that_is_written_stays_and_the_others_do_not_change(folder):
+    state = state_of(folder)
+    before = {name: value.clone() for name, value in state.row(0).items()}
+    state.write(1, {"head.bias": torch.tensor([1.0, 2, 3]), "not a stored name": torch.zeros(1)})
+    assert state.touched.tolist() == [False, True, False]
+    assert state.row(1)["head.bias"].tolist() == [1, 2, 3]
+    assert torch.equal(state.row(1)["head.weight"], before["head.weight"]), "the rest of the row has been filled in"
+    assert toys.differences(state.row(0), before, 0) == {}
+
+
+def test_who_does_not_receive_has_what_it_had(folder):
+    state = state_of(folder)
+    server = {name: torch.full_like(value, 7) for name, value in state.layout.server_common.items()}
+    stale, fresh = state.view(2, server, receives=False), state.view(2, server)
+    assert torch.equal(stale["extractor.1.bias"], state.layout.common["extractor.1.bias"])
+    assert (fresh["extractor.1.bias"] == 7).all()
+    assert fresh["note.sum"] == 7 * 5
+    assert torch.equal(stale["head.bias"], fresh["head.bias"])
+    assert not state.touched.any(), "looking is not writing"
+
+
+def test_sending_keeps_what_was_received(folder):
+    state = state_of(folder)
+    server = {name: torch.full_like(value, 7) for name, value in state.layout.server_common.items()}
+    state.send([0, 2], server)
+    newer = {name: torch.full_like(value, 8) for name, value in server.items()}
+    assert [float(state.view(c, newer, receives=False)["note.sum"]) for c in (0, 2)] == [135, 135]
+    assert (state.view(0, newer, receives=False)["extractor.1.weight"] == 7).all()
+    assert torch.equal(state.row(1)["extractor.1.weight"], state.layout.common["extractor.1.weight"])
+
+
+def test_what_everyone_receives_is_not_kept(folder):
+    state = state_of(folder, everyone_receives=True)
+    assert set(state.blocks) == {"head.weight", "head.bias", "note.seed", "note.sum"}
+    server = {name: torch.full_like(value, 7) for name, value in state.layout.server_common.items()}
+    assert (state.view(1, server, receives=False)["extractor.1.bias"] == 7).all()
+
+
+def test_momentum_is_kept_or_starts_from_zero():
+    kept, fresh = state_of(momentum="kept"), state_of(momentum="round")
+    assert "momentum.head.bias" in kept.blocks
+    assert "momentum.head.bias" not in fresh.blocks
+    for state in (kept, fresh):
+        trained = {name: value + 1 for name, value in state.view(0, state.layout.new_server()).items()}
+        state.write(0, trained)
+    assert (kept.view(0, kept.layout.new_server())["momentum.head.bias"] == 1).all()
+    assert (fresh.view(0, fresh.layout.new_server())["momentum.head.bias"] == 0).all()
+
+
+def test_files_are_sparse_and_go_away(tmp_path):
+    folder = tmp_path / "blocks"
+    state = state_of(folder, clients=20_000)
+    state.write(19_999, {"head.bias": torch.ones(3)})
+    file = folder / "head.weight.block"
+    assert file.stat().st_size == 20_000 * 15 * 4
+    assert file.stat().st_blocks * 512 < 64 * 1024, "one row has been written"
+    state.close()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_view_is_not_changed_by_training(method):
+    """Clients share the server's tensors and the common values: whoever trains has copied them."""
+    running = toys.experiment(method, momentum=0.9, model=toys.with_batch_norm(), batch_norm="shared")
+    common = {name: value.clone() for name, value in running.layout.common.items()}
+    running.run()
+    assert toys.differences(running.layout.common, common, 0) == {}
+    assert toys.differences(running.layout.new_server(), running.layout.server_common, 0) == {}
+    running.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_unselected_clients_stay_as_they_were(method):
+    """Whatever a client has of its own changes only in rounds it takes part in."""
+    running = toys.experiment(method, join_ratio=0.4, rounds=4, momentum=0.5, keep_momentum=True)
+    before = [dict(running.server.state.row(c)) for c in range(len(toys.RAGGED))]
+    before = [{name: value.clone() for name, value in row.items()} for row in before]
+    for _ in running.rounds():
+        selected = {c for c, row in enumerate(before) if toys.differences(running.server.state.row(c), row, 0)}
+        assert len(selected) == 2
+        before = [{n: v.clone() for n, v in running.server.state.row(c).items()} for c in range(len(toys.RAGGED))]
+    running.close()

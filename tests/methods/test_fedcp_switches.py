@@ -1,0 +1,296 @@
+"""Each switch of FedCP changes what it should, and nothing else; and what holds whatever the switches."""
+
+import pytest
+import torch
+
+from pfl_fast import ops
+from pfl_fast.engine.sampling import sample
+from pfl_fast.errors import ConfigError
+from pfl_fast.methods import METHODS
+from pfl_fast.methods.base import Batch, Setting
+from pfl_fast.methods.fedcp import FedCP, FedCPOptions
+from pfl_fast.models import build
+from pfl_fast.testing import same_bits
+from tests.engine import toys
+
+
+def after(**values):
+    with toys.ran("fedcp", **values) as running:
+        return toys.state_of(running), toys.numbers_of(running)
+
+
+def differing(mine, theirs):
+    """Names, without the client's number, of tensors that are not the same bit for bit; both must have them."""
+    common = mine.keys() & theirs.keys()
+    return {name.split(" ")[-1] for name in common if not same_bits(mine[name], theirs[name])}
+
+
+# Equalities.
+
+
+@pytest.mark.parametrize("values", [{}, {"model": toys.with_batch_norm(), "batch_norm": "shared", "join_ratio": 0.6}])
+def test_without_anything_it_is_fedper_bit_for_bit(values):
+    mine, records = after(cpn=False, gfm=False, gh=False, **values)
+    with toys.ran("fedper", **values) as running:
+        theirs = toys.state_of(running)
+        assert toys.numbers_of(running) == records
+    assert mine.keys() == theirs.keys()
+    assert differing(mine, theirs) == set()
+
+
+def test_no_weight_is_no_frozen_extractor():
+    mine, theirs = after(lam=0)[0], after(gfm=False)[0]
+    assert mine.keys() == theirs.keys()
+    assert differing(mine, theirs) == set()
+    assert not any("global_extractor" in name for name in mine)
+
+
+def test_a_policy_needs_both_heads():
+    for gfm in (True, False):
+        with pytest.raises(ConfigError, match="gh=false needs cpn=false"):
+            toys.experiment("fedcp", gh=False, gfm=gfm)
+
+
+# Every switch makes a difference.
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"cpn": False},
+        {"cpn": False, "without_cpn": "half"},
+        {"cpn": False, "gh": False},
+        {"gfm": False},
+        {"lam": 1.0},
+        {"bandwidths": (1.0,)},
+        {"cpn_input": "h"},
+        {"cpn_input": "v"},
+        {"cpn_input": "random"},
+        {"cpn_norm": "bn"},
+        {"cpn_norm": "gn"},
+        {"cpn_act": "tanh"},
+        {"cpn_act": "sigmoid"},
+        {"policy": "gumbel"},
+        {"random_first": True},
+    ],
+    ids=str,
+)
+def test_it_is_not_the_same_as_the_paper(values):
+    assert "extractor.1.weight" in differing(after(**values)[0], after()[0])
+
+
+def test_full_features_are_twice_the_halves():
+    assert differing(after(cpn=False)[0], after(cpn=False, without_cpn="half")[0])
+
+
+@pytest.mark.parametrize("model", [toys.plain(), toys.with_batch_norm()])
+def test_a_frozen_extractor_in_evaluation_mode_matters_with_batch_norm_alone(model):
+    has_batch_norm = any(isinstance(m, torch.nn.BatchNorm1d) for m in model.modules())
+    mine, theirs = after(model=model, frozen_eval=True)[0], after(model=model)[0]
+    assert bool(differing(mine, theirs)) == has_batch_norm
+    tracked = [value for name, value in mine.items() if name.endswith("global_extractor.2.num_batches_tracked")]
+    assert all(count == 0 for count in tracked), "its statistics stay as they are"
+    tracked = [value for name, value in theirs.items() if name.endswith("global_extractor.2.num_batches_tracked")]
+    assert all(count > 0 for count in tracked), "in training mode it keeps its own"
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    ("model", "depth", "count"),
+    [("cnn", 1, 527_360), ("cnn", 2, 790_016), ("cnn", 3, 1_052_672), ("cnn", 4, 1_315_328), ("fasttext", 1, 2_240)],
+)
+def test_parameters_of_the_policy(model, depth, count):
+    shape, vocabulary = ((200,), 50) if model == "fasttext" else ((1, 28, 28), 0)
+    backbone = build(model, input_shape=shape, classes=4, vocabulary=vocabulary)
+    parts = FedCP(FedCPOptions(cpn_depth=depth), Setting(1, 1, 1, 4)).parts(backbone)
+    assert sum(p.numel() for p in parts["cpn"].module.parameters()) == count
+
+
+# The context.
+
+
+def context_from_head(state, client):
+    v = state[f"client {client} head.weight"].sum(0)
+    return v / v.norm()
+
+
+def test_the_context_follows_the_head():
+    state = after(join_ratio=0.6)[0]
+    for client in range(5):
+        torch.testing.assert_close(state[f"client {client} context.vector"], context_from_head(state, client))
+
+
+def test_a_random_context_at_first_then_from_the_head():
+    running = toys.experiment("fedcp", random_first=True, join_ratio=0.4, rounds=3)
+    seen = set()
+    before = toys.state_of(running)
+    vectors = [before[f"client {c} context.vector"] for c in range(5)]
+    assert len({tuple(v.tolist()) for v in vectors}) == 5
+    assert all(v.norm() == pytest.approx(1) and (v >= 0).all() for v in vectors)
+    for record in running.rounds():
+        seen |= set(sample(running.settings, 5, record["round"]).trains)
+        state = toys.state_of(running)
+        for client in range(5):
+            mine = state[f"client {client} context.vector"]
+            if client in seen:
+                torch.testing.assert_close(mine, context_from_head(state, client))
+            else:
+                assert same_bits(mine, vectors[client])
+    assert 0 < len(seen) < 5
+    running.close()
+
+
+def test_a_random_context_stays():
+    running = toys.experiment("fedcp", cpn_input="random")
+    before = toys.state_of(running)
+    running.run()
+    state = toys.state_of(running)
+    for client in range(5):
+        name = f"client {client} context.vector"
+        assert same_bits(state[name], before[name])
+        assert ((state[name] >= 0) & (state[name] < 1)).all()
+    running.close()
+
+
+# Who receives what.
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+def test_the_extractor_may_go_to_all_but_head_and_policy_do_not(to_all):
+    running = toys.experiment("fedcp", extractor_to_all=to_all, join_ratio=0.4, rounds=1)
+    before = toys.state_of(running)
+    running.run()
+    state = toys.state_of(running)
+    left_out = sorted(set(range(5)) - set(sample(running.settings, 5, 1).trains))
+    assert len(left_out) == 3
+    for client in left_out:
+        mine = {n.split(" ")[-1]: v for n, v in state.items() if n.startswith(f"client {client} ")}
+        old = {n.split(" ")[-1]: v for n, v in before.items() if n.startswith(f"client {client} ")}
+        changed = {n.split(".")[0] for n in mine if not same_bits(mine[n], old[n])}
+        assert changed == ({"extractor", "global_extractor"} if to_all else set())
+        if to_all:
+            assert same_bits(mine["extractor.1.weight"], state["server extractor.1.weight"])
+    running.close()
+
+
+# Noise when testing.
+
+
+def test_noise_when_testing_is_there_only_if_asked_for_and_can_be_repeated():
+    values = {"policy": "gumbel", "tests": 29}
+    (quiet, without), (noisy, first), (_, again) = (
+        after(**values),
+        after(gumbel_at_eval=True, **values),
+        after(gumbel_at_eval=True, **values),
+    )
+    assert differing(quiet, noisy) == set(), "testing does not change training"
+    assert first == again
+    assert [r["test_loss"] for r in first] != [r["test_loss"] for r in without]
+
+
+def test_noise_when_testing_needs_the_gumbel_policy():
+    assert after(gumbel_at_eval=True)[1] == after()[1]
+
+
+def test_the_authors_preset_is_the_third_column():
+    running = toys.experiment("fedcp", preset="official", batch_size=3)
+    options, settings = running.options, running.settings
+    assert (options.policy, options.gumbel_at_eval, options.random_first) == ("gumbel", True, True)
+    assert (settings.shuffle, settings.drop_last, settings.drop_last_test) == (False, True, True)
+    assert running.layout.batch_norm == "params_shared_buffers_local"
+    assert not options.frozen_eval
+    assert options.extractor_to_all
+    recipients = {name: part.recipients for name, part in running.layout.parts.items()}
+    assert {n for n, r in recipients.items() if r == "all"} == {"extractor", "global_extractor"}
+    assert settings.eval_initial, "their evaluation 0 is of the untrained model"
+    running.close()
+
+
+# What always holds (spec 12, items 4 to 6).
+
+
+def trained(**values):
+    """A client's tensors before and after local training, what it uploads, and the experiment."""
+    running = toys.experiment("fedcp", **values)
+    server = running.server
+    worker = server.executor.workers[0]
+    before = {name: value.clone() for name, value in server.state.view(0, server.tensors).items()}
+    done = worker.train([0], [before], running.method.phases(1), server.descent(1), stack=False)[0].tensors
+    mine = {name: value.clone() for name, value in done.items()}
+    running.close()
+    return before, mine, running
+
+
+@pytest.mark.parametrize("values", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"policy": "gumbel"}], ids=str)
+def test_local_training_leaves_the_global_parts_alone(values):
+    before, mine, running = trained(**values)
+    changed = {name.split(".")[0] for name in mine if not same_bits(mine[name], before[name])}
+    assert changed - {"momentum"} == {"extractor", "head", "cpn"}
+    upload = running.method.upload(mine)
+    for name in ("weight", "bias"):
+        expected = (before[f"global_head.{name}"] + mine[f"head.{name}"]) / 2
+        assert torch.equal(upload[f"head.{name}"], expected)
+    assert set(upload) == {"head.weight", "head.bias"}
+
+
+def test_aggregation_leaves_personal_heads_alone(monkeypatch):
+    running = toys.experiment("fedcp", rounds=1)
+    kept = {}
+    aggregate = running.server.aggregate
+
+    def look(cohort):
+        kept.update({c: running.server.state.row(c)["head.weight"].clone() for c in cohort.trains})
+        return aggregate(cohort)
+
+    monkeypatch.setattr(running.server, "aggregate", look)
+    running.run()
+    state = toys.state_of(running)
+    assert len(kept) == 5
+    for client, weight in kept.items():
+        assert same_bits(state[f"client {client} head.weight"], weight)
+        assert same_bits(state[f"client {client} global_head.weight"], state["server head.weight"])
+    running.close()
+
+
+@pytest.mark.parametrize("values", [{}, {"cpn_norm": "gn", "cpn_act": "tanh"}, {"policy": "gumbel"}], ids=str)
+def test_shares_add_up_to_one(values):
+    running = toys.experiment("fedcp", **values)
+    client = running.layout.new_client(torch.device("cpu")).train()
+    h = torch.randn(7, 5, dtype=torch.float64)
+    seed = torch.tensor(3) if running.options.policy == "gumbel" else None
+    r, s = client.cpn(torch.ones_like(h), h, seed)
+    torch.testing.assert_close(r + s, torch.ones_like(h))
+    assert ((r > 0) & (r < 1)).all()
+    running.close()
+
+
+def test_mmd_of_equal_features_is_zero_and_the_frozen_extractor_has_no_gradient():
+    h = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
+    other = torch.randn(6, 5, dtype=torch.float64)
+    assert ops.mmd_rbf(h, h.detach(), (10.0, 50.0)).item() == pytest.approx(0, abs=1e-12)
+    there, back = ops.mmd_rbf(h, other, (10.0, 50.0)), ops.mmd_rbf(other, h, (10.0, 50.0))
+    assert there.item() == pytest.approx(back.item())
+    assert there.item() > 0
+    running = toys.experiment("fedcp")
+    client = running.layout.new_client(torch.device("cpu")).train()
+    x, y, _ = next(iter(running.data.batches(0, 1, 0)))
+    (phase,) = running.method.phases(1)
+    with torch.no_grad():
+        once = {name: once.compute(client, x) + 1 for name, once in phase.once.items()}
+    loss, recorded = phase.loss(client, Batch(x, y, torch.tensor(0), once))
+    loss.backward()
+    without = {name for name, p in client.named_parameters() if p.grad is None}
+    assert without == {n for n, _ in client.named_parameters() if n.startswith("global_extractor.")}
+    assert not recorded["pir"].requires_grad
+    running.close()
+
+
+def test_its_phases_train_what_may_be_trained():
+    for name, kind in METHODS.items():
+        running = toys.experiment(name)
+        assert isinstance(running.method, kind)
+        for phase in running.method.phases(1):
+            assert all(running.layout.parts[part].trained for part in phase.train)
+        running.close()
