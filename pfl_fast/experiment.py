@@ -134,8 +134,9 @@ class Experiment:
         self.data = federate(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
-        adam = {part for phase in self.method.phases(1) for part in phase.adam}
-        self.layout = Layout(parts, adam=adam, **layout_settings(s, self.kind))
+        final = self.method.final_phases()
+        adam = {part for phase in [*self.method.phases(1), *final] for part in phase.adam}
+        self.layout = Layout(parts, adam=adam, finale=bool(final), **layout_settings(s, self.kind))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self._stack = ExitStack()
@@ -280,8 +281,7 @@ class Experiment:
         """A client's model as it is now: a module that takes a batch of samples and gives logits."""
         if not 0 <= number < self.data.clients:
             raise ValueError(f"client must be from 0 to {self.data.clients - 1}, got {number}")
-        view = self.server.state.view(number, self.server.tensors, receives=False)
-        return ClientModel(self.method, self.layout, view)
+        return ClientModel(self.method, self.layout, self.server.view(number))
 
     def close(self) -> None:
         """Ends threads and removes temporary files."""

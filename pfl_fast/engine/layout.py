@@ -29,8 +29,9 @@ class Entry:
         parameter: a parameter, not a buffer.
         receives: key of the server's tensor that overwrites it, or None.
         uploads: key of the server's tensor that is averaged from it, or None.
-        stored: whether each client has its own value between rounds. What every client receives anew before it is used
-            is not stored.
+        to_all: whether every client receives it anew before it is used.
+        stored: whether each client has its own value between rounds. What goes ``to_all`` is not stored, unless clients
+            are left with values of their own at the end.
     """
 
     key: str
@@ -39,6 +40,7 @@ class Entry:
     parameter: bool
     receives: str | None
     uploads: str | None
+    to_all: bool
     stored: bool
 
 
@@ -54,6 +56,7 @@ class Layout:
         momentum: None; ``"round"`` for momentum that starts from zero in each round; ``"kept"`` for momentum that a
             client keeps between rounds.
         adam: parts that Adam steps.
+        finale: clients train once more after the last aggregation, and keep all they come to.
     """
 
     def __init__(
@@ -64,8 +67,10 @@ class Layout:
         dtype: torch.dtype = torch.float32,
         momentum: str | None = None,
         adam: Iterable[str] = (),
+        finale: bool = False,
     ) -> None:
         self.parts = dict(parts)
+        self.finale = finale
         self.batch_norm = batch_norm
         self.client = Client({name: deepcopy(part.module) for name, part in parts.items()}).to(dtype)
         self.entries = [e for name in parts for e in self._entries_of(name, everyone_receives)]
@@ -94,9 +99,10 @@ class Layout:
             overwritten = part.receives and key not in local and key not in part.keeps
             receives = f"{part.receives}.{key}" if overwritten else None
             uploads = f"{part.uploads}.{key}" if part.uploads and key not in local else None
-            stored = receives is None or not (everyone_receives or part.recipients == "all")
+            to_all = receives is not None and (everyone_receives or part.recipients == "all")
+            stored = not to_all or self.finale
             value = tensor.detach().clone()
-            found.append(Entry(f"{name}.{key}", name, value, key in parameters, receives, uploads, stored))
+            found.append(Entry(f"{name}.{key}", name, value, key in parameters, receives, uploads, to_all, stored))
         return found
 
     def _kept_local(self, module: nn.Module) -> set[str]:
@@ -148,4 +154,4 @@ class Layout:
 def _beside(what: str, entry: Entry, kept: bool) -> Entry:
     """A tensor of the optimizer beside a parameter."""
     shape = () if what == "adam_steps" else entry.value.shape
-    return Entry(f"{what}.{entry.key}", what, entry.value.new_zeros(shape), False, None, None, kept)
+    return Entry(f"{what}.{entry.key}", what, entry.value.new_zeros(shape), False, None, None, False, kept)

@@ -161,7 +161,7 @@ def test_parameters_that_may_not_move_do_not():
             assert (state[f"client {client} momentum.head.weight"] == 0).all()
 
 
-@pytest.mark.parametrize("values", [{}, {"join_ratio": 0.6}])
+@pytest.mark.parametrize("values", [{}, {"join_ratio": 0.6}, {"join_ratio": 0.4, "broadcast_to_all": True}])
 def test_a_finale_is_one_more_round_in_which_all_train_and_nothing_is_averaged(values):
     with toys.ran(Example, **values) as running:
         plain = toys.state_of(running)

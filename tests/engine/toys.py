@@ -99,7 +99,7 @@ def state_of(running):
     server = running.server
     found = {f"server {name}": tensor.clone() for name, tensor in server.tensors.items()}
     for client in range(running.data.clients):
-        view = server.state.view(client, server.tensors, receives=False)
+        view = server.view(client)
         found.update({f"client {client} {name}": tensor.clone() for name, tensor in view.items()})
     return found
 
