@@ -1,10 +1,11 @@
+from contextlib import suppress
 from functools import partial
 
 import pytest
 import torch
 
 from pfl_fast.engine.training import Interrupted
-from pfl_fast.errors import ConfigError
+from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods.partialfed_strategies import loaded
 from pfl_fast.models import MODELS, tensor_groups
 from tests.engine import runs, toys
@@ -213,6 +214,28 @@ def test_a_run_stopped_goes_on_to_the_bit(tmp_path, strategy, clients):
     assert runs.numbers(again) == runs.numbers(whole)
     with pytest.raises(ConfigError, match="strategy: was"):
         runs.resumed(tmp_path / "run", norm=True, strategy="full")
+
+
+@pytest.mark.parametrize("clients", [20, 24, None])
+def test_no_rounds_can_be_added_after_the_fine_tune_has_begun(tmp_path, clients):
+    experiment = runs.small(METHOD, out=tmp_path / "run")  # 3 rounds of 6 clients, and the fine-tune
+    if clients:
+        experiment.listeners.append(StopAfter(experiment, clients))
+    with suppress(Interrupted):
+        experiment.run()
+    with pytest.raises(PflFastError, match="after its 3 rounds every client has trained on its own"):
+        runs.resumed(tmp_path / "run", rounds=5)
+
+
+def test_rounds_can_be_added_before_the_fine_tune(tmp_path):
+    stopped = runs.small(METHOD, out=tmp_path / "run")
+    stopped.listeners.append(StopAfter(stopped, 14))
+    with pytest.raises(Interrupted):
+        stopped.run()
+    longer, whole = runs.resumed(tmp_path / "run", rounds=4), runs.small(METHOD, rounds=4)
+    longer.run()
+    whole.run()
+    assert same(runs.everything(longer), runs.everything(whole))
 
 
 def test_the_papers_values():
