@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Client, Part, Tensors
 from pfl_fast.models import batch_norm_tensors
 
@@ -93,6 +94,9 @@ class Layout:
     def _entries_of(self, name: str, everyone_receives: bool) -> list[Entry]:
         part, module = self.parts[name], self._module(name)
         parameters = dict(module.named_parameters())
+        tied = [key for key, _ in module.named_parameters(remove_duplicate=False) if key not in parameters]
+        if tied:
+            raise ConfigError(f"model: {name}.{tied[0]} is another parameter under a second name; untie them")
         local = self._kept_local(module)
         found = []
         for key, tensor in module.state_dict().items():

@@ -13,6 +13,8 @@ from pfl_fast.engine.updates import Descent
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 
 def by_hand(running, clients, split="test", keep=None):
     """The clients' models, asked one by one: correct / samples, and the mean of the accuracies."""

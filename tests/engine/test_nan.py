@@ -11,6 +11,8 @@ from pfl_fast.engine.server import NotFinite
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 SIZES = (6, 9, 5, 7)
 BAD = len(SIZES) - 1  # the last one: without it the others keep their numbers, and so their draws
 EXECUTORS = {

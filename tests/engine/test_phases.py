@@ -8,6 +8,8 @@ from pfl_fast.engine.updates import Descent
 from pfl_fast.methods.base import Method, Phase, personal, shared
 from tests.engine import toys
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 
 class Example(Method):
     """Shared extractor, personal head; a subclass says how they are trained."""
@@ -21,14 +23,14 @@ class Example(Method):
 class Adam(Example):
     """The head by Adam, the extractor by SGD."""
 
-    def phases(self, round):
+    def phases(self, _round):
         return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, adam={"head": 0.05})]
 
 
 class AdamInTurns(Example):
     """By turns, the head's by Adam."""
 
-    def phases(self, round):
+    def phases(self, _round):
         turns = (("extractor",), ("head",))
         return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, turns=turns, adam={"head": 0.05})]
 
@@ -46,7 +48,7 @@ class TwoPhases(Example):
 class Hooks(Example):
     """Gradients halved, some parameters held by a draw, values clipped after steps, and rounded after the phase."""
 
-    def phases(self, round):
+    def phases(self, _round):
         return [
             Phase(
                 ("extractor", "head"),
@@ -146,7 +148,7 @@ def test_as_torchs_optimizers_have_it(method, steps, epochs):
 
 def test_parameters_that_may_not_move_do_not():
     class Held(Example):
-        def phases(self, round):
+        def phases(self, _round):
             still = torch.tensor(False)
             moves = lambda _client, _seed: {"head.weight": still}  # noqa: E731
             return [Phase(("extractor", "head"), self.loss, 1, moves=moves)]

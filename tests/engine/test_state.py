@@ -18,7 +18,7 @@ class Example(Method):
             "note": constant(Note()),
         }
 
-    def initial(self, common, number, seed):
+    def initial(self, common, _number, seed):
         return {"note.seed": seed % 1000 + 0 * common["note.seed"]}
 
     def received(self, client, at):
