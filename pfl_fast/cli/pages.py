@@ -148,10 +148,10 @@ def next_commands(experiment: Experiment, folder: Path, command: Sequence[str]) 
     name = experiment.method_name
     other = "fedavg" if name != "fedavg" else "fedcp"
     compare = shlex.join(["pfl-fast", "train", other, *command])
-    more = experiment.settings.rounds * 2
+    more = shlex.join(["pfl-fast", "resume", str(folder), "--rounds", str(experiment.settings.rounds * 2)])
     return [
         (compare, f"{other} on the same split, with the same batches and initial model"),
-        (shlex.join(["pfl-fast", "resume", str(folder), "--rounds", str(more)]), "go on from here"),
+        *([] if experiment.method.final_phases() else [(more, "go on from here")]),
         (f"pfl-fast methods {name}", "the method's formulas, options and presets"),
     ]
 

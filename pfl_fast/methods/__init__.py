@@ -9,6 +9,8 @@ from pfl_fast.methods.fedios import FediOS
 from pfl_fast.methods.fedper import FedPer
 from pfl_fast.methods.fedpick import FedPick
 from pfl_fast.methods.local import Local
+from pfl_fast.methods.partialfed_adaptive import PartialFedAdaptive
+from pfl_fast.methods.partialfed_fix import PartialFedFix
 
 METHODS: dict[str, type[Method]] = {
     "fedafk": FedAFK,
@@ -19,6 +21,8 @@ METHODS: dict[str, type[Method]] = {
     "fedper": FedPer,
     "fedpick": FedPick,
     "local": Local,
+    "partialfed-adaptive": PartialFedAdaptive,
+    "partialfed-fix": PartialFedFix,
 }
 
 __all__ = ["METHODS", "Method"]
