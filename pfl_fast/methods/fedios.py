@@ -56,7 +56,9 @@ class FediOSOptions:
         "own: W_p; shared: W_g's features in both projections; none: only generic features, in the one projection",
         ["own", "shared", "none"],
     )
-    personal_init: str = option("fresh", "W_p at first: drawn separately, or the same as W_g", ["fresh", "same"])
+    personal_init: str = option(
+        "fresh", "W_p at first: drawn separately; the same as W_g, as for pretrained weights", ["fresh", "same"]
+    )
     projection: str = option(
         "square",
         "square: A A^T f; coords: A^T f, r features; tall: each subspace has d features of its own among (N + 1) d",
