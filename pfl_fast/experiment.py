@@ -141,6 +141,7 @@ class Experiment:
         self.records: list[dict[str, Any]] = []
         self._stack = ExitStack()
         self._server: Server | None = None
+        self._memory: Estimate | None = None
         if out is not None:
             folder = RunFolder(Path(out), s.checkpoint_seconds)
             folder.create(self.write_config)
@@ -245,13 +246,17 @@ class Experiment:
         return {**about, **settings, **options}
 
     def memory(self) -> Estimate:
-        """What the run will take, before it starts."""
-        s = self.settings
-        executor = self.server.executor
-        together = len(executor.workers)
-        if executor.kind == "batched":
-            together = max(len(unit) for unit in executor.units(sample(s, self.data.clients, 1).trains))
-        return estimate(self.layout, self.method, self.data, s, together, s.state == "disk")
+        """What the run will take, as seen when first asked for, before it starts."""
+        if self._memory is None:
+            s, executor = self.settings, self.server.executor
+            workers = together = len(executor.workers)
+            if executor.kind == "batched":
+                together = max(len(unit) for unit in executor.units(sample(s, self.data.clients, 1).trains))
+            with self._chosen_ops():
+                self._memory = estimate(
+                    self.layout, self.method, self.data, s, together, workers, on_disk=s.state == "disk"
+                )
+        return self._memory
 
     def write_config(self, file: Path) -> None:
         """Every setting and option, as resolved."""

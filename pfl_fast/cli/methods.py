@@ -54,7 +54,23 @@ def collect(name: str, kind: type[Method]) -> dict[str, Any]:
         "options": [asdict(option) for option in describe(kind.Options)],
         "presets": {preset: dict(values) for preset, values in kind.presets.items()},
         "paper_values": {model: dict(values) for model in MODELS if (values := kind.defaults(model, ""))},
+        "paper_values_by_dataset": dataset_values(kind),
     }
+
+
+def dataset_values(kind: type[Method]) -> dict[str, dict[str, Any]]:
+    """By data set, on the model it is used with: what differs from other data on that model."""
+    from pfl_fast.data.catalogue import DATASETS
+    from pfl_fast.models import default_model
+
+    found = {}
+    for name, entry in DATASETS.items():
+        model = default_model(name, entry.kind, entry.input_shape)
+        usual = kind.defaults(model, "")
+        values = {key: value for key, value in kind.defaults(model, name).items() if usual.get(key) != value}
+        if values:
+            found[name] = values
+    return found
 
 
 def parts_table(kind: type[Method]) -> list[dict[str, Any]]:
@@ -96,6 +112,8 @@ def as_page(facts: dict[str, Any]) -> str:
     presets = [f"{name}: {assignments(values)}" for name, values in facts["presets"].items()]
     lines += section("presets (--preset NAME)", presets or ["none"])
     lines += section("the paper's values, by model", by_value(facts["paper_values"]) or ["none: the general defaults"])
+    if facts["paper_values_by_dataset"]:
+        lines += section("and by data set", by_value(facts["paper_values_by_dataset"]))
     return "\n".join(lines).rstrip()
 
 
@@ -122,11 +140,11 @@ def options_lines(options: list[dict[str, Any]]) -> list[str]:
 
 
 def by_value(values: dict[str, dict[str, Any]]) -> list[str]:
-    """Models that have the same values share a line."""
-    models: dict[str, list[str]] = {}
-    for model, its in values.items():
-        models.setdefault(assignments(its), []).append(model)
-    return [f"{', '.join(names)}: {text}" for text, names in models.items()]
+    """Models, or data sets, that have the same values share a line."""
+    sharing: dict[str, list[str]] = {}
+    for name, its in values.items():
+        sharing.setdefault(assignments(its), []).append(name)
+    return [f"{', '.join(names)}: {text}" for text, names in sharing.items()]
 
 
 def assignments(values: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from pfl_fast.randomness import bits, key, permutation
 # Batches are cut from one larger tensor of about this size: large enough that calls cost nothing, small enough for
 # the cache.
 CHUNK_BYTES = 1 << 20
+EVALUATION_BATCH = 1000
 
 
 class Samples(NamedTuple):
@@ -248,7 +249,9 @@ class FederatedData:
                 yield [Group(slice(0, active), x, y, place), *extra]
                 extra = []
 
-    def evaluation(self, split: str, client: int | None = None, batch_size: int = 1000) -> Iterator[Samples]:
+    def evaluation(
+        self, split: str, client: int | None = None, batch_size: int = EVALUATION_BATCH
+    ) -> Iterator[Samples]:
         """A client's samples (or all clients', see :meth:`union`) in their order, without augmentation."""
         samples = self.union(split) if client is None else self.indices(split, client)
         for index in samples.split(batch_size):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -70,10 +70,11 @@ class Layout:
         adam: Iterable[str] = (),
         finale: bool = False,
     ) -> None:
-        self.parts = dict(parts)
         self.finale = finale
         self.batch_norm = batch_norm
         self.client = Client({name: deepcopy(part.module) for name, part in parts.items()}).to(dtype)
+        # Initial values are kept once, in these modules, which are never trained: a model may take much of memory.
+        self.parts = {name: replace(part, module=self._module(name)) for name, part in parts.items()}
         self.entries = [e for name in parts for e in self._entries_of(name, everyone_receives)]
         trained = [e for e in self.entries if e.parameter and self.parts[e.part].trained]
         if momentum:
@@ -83,7 +84,7 @@ class Layout:
         self.common: Tensors = {e.key: e.value for e in self.entries}
         self.server_parts = {p.uploads: self._module(name) for name, p in parts.items() if p.uploads}
         self.server_common: Tensors = {
-            f"{name}.{key}": tensor.detach().clone()
+            f"{name}.{key}": tensor
             for name, module in self.server_parts.items()
             for key, tensor in module.state_dict().items()
         }
@@ -105,8 +106,7 @@ class Layout:
             uploads = f"{part.uploads}.{key}" if part.uploads and key not in local else None
             to_all = receives is not None and (everyone_receives or part.recipients == "all")
             stored = not to_all or self.finale
-            value = tensor.detach().clone()
-            found.append(Entry(f"{name}.{key}", name, value, key in parameters, receives, uploads, to_all, stored))
+            found.append(Entry(f"{name}.{key}", name, tensor, key in parameters, receives, uploads, to_all, stored))
         return found
 
     def _kept_local(self, module: nn.Module) -> set[str]:
@@ -147,8 +147,13 @@ class Layout:
         return sum(e.value.nbytes for e in self.stored)
 
     def new_client(self, device: torch.device) -> Client:
-        """The client's modules, to which tensors can be bound."""
+        """The client's modules with the initial values."""
         return deepcopy(self.client).to(device)
+
+    def bindable_client(self, device: torch.device) -> Client:
+        """The client's modules, to which tensors are bound; until then the parameters are not to be written to."""
+        parameters = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in self.client.parameters()}
+        return deepcopy(self.client, parameters).to(device)
 
     def new_server(self) -> Tensors:
         """The server's tensors before the first round."""
@@ -158,4 +163,5 @@ class Layout:
 def _beside(what: str, entry: Entry, kept: bool) -> Entry:
     """A tensor of the optimizer beside a parameter."""
     shape = () if what == "adam_steps" else entry.value.shape
-    return Entry(f"{what}.{entry.key}", what, entry.value.new_zeros(shape), False, None, None, False, kept)
+    zeros = entry.value.new_zeros(()).expand(shape)  # takes no memory
+    return Entry(f"{what}.{entry.key}", what, zeros, False, None, None, False, kept)

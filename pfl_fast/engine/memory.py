@@ -6,15 +6,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from pfl_fast.data.federated import FederatedData
+from pfl_fast.data.federated import EVALUATION_BATCH, FederatedData
+from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.modules import bind, set_mode
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.training import SingleTrainer
+from pfl_fast.engine.updates import Descent
 from pfl_fast.errors import PflFastError
-from pfl_fast.methods.base import Batch, Method
+from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 
 
 class TooLarge(PflFastError):  # noqa: N818 says what it is
@@ -30,7 +32,7 @@ class Estimate:
         samples: of the data set; memory-mapped pages can be given back when memory gets short.
         client_state: rows of all clients that may take part.
         server: its tensors, and the uploads of a round.
-        training: each worker's copy of a client, its gradients and activations, and features computed once.
+        training: clients that train side by side, with gradients, activations and features computed once.
     """
 
     program: int
@@ -63,56 +65,82 @@ def size(count: float) -> str:
 
 
 def estimate(
-    layout: Layout, method: Method, data: FederatedData, settings: RoundSettings, copies: int, on_disk: bool
+    layout: Layout,
+    method: Method,
+    data: FederatedData,
+    settings: RoundSettings,
+    copies: int,
+    workers: int,
+    on_disk: bool,
 ) -> Estimate:
-    """Adds up what a run will take; activations are measured on one batch.
+    """Adds up what a run will take; local training and tests are tried on one batch.
 
     Args:
         layout: the part table.
-        method: whose loss is tried.
+        method: whose losses and prediction are tried.
         data: of the clients.
         settings: of the rounds.
         copies: clients that train at the same time.
+        workers: clients that are tested at the same time.
         on_disk: clients' state is in mapped files, which need no memory.
     """
+    program = resident()
     cohort = sample(settings, data.clients, 1)
     ever = min(data.clients, len(cohort.trains) * settings.rounds)
     uploads = sum(e.value.nbytes for e in layout.uploaded) * len(cohort.uploads)
+    trial = Trial(layout, method, data, settings)
+    own = sum(e.value.nbytes for e in layout.entries)
     return Estimate(
-        program=resident(),
+        program=program,
         samples=data.bytes,
         client_state=0 if on_disk else ever * layout.bytes_per_client(),
         server=2 * sum(t.nbytes for t in layout.server_common.values()) + uploads,
-        training=copies * step_bytes(layout, method, data),
+        training=copies * own + max(copies * trial.step_bytes(), workers * trial.test_bytes()),
     )
 
 
-def step_bytes(layout: Layout, method: Method, data: FederatedData) -> int:
-    """What one client takes while it trains: tensors twice (modules and scratch), gradients, activations, tables."""
-    trainer = SingleTrainer(layout, method, data, torch.device("cpu"), lambda: False)
-    own = sum(e.value.nbytes for e in layout.entries)
-    largest = int(data.train_sizes.argmax())
-    most = 0
-    for phase in method.phases(1):
-        keys = set(trainer.trained_keys(phase))
-        gradients = sum(e.value.nbytes for e in layout.entries if e.key in keys)
-        x, y, _ = next(iter(data.batches(largest, 1, 0)))
-        once = trainer.once(phase, x)
-        tables = sum(t.nbytes // len(t) for t in once.values()) * int(data.train_sizes[largest])
-        for name, parameter in trainer.client.named_parameters():
-            parameter.requires_grad_(name in keys)
-        kept: dict[int, int] = {}
+class Trial:
+    """One client's training and test on one batch, to see what memory they take beside the client's tensors."""
 
-        def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
+    def __init__(self, layout: Layout, method: Method, data: FederatedData, settings: RoundSettings) -> None:
+        self.layout, self.method, self.data = layout, method, data
+        self.trainer = SingleTrainer(layout, method, data, torch.device("cpu"), lambda: False)
+        self.descent = Descent(settings.lr, settings.momentum, settings.weight_decay, settings.seed, round=1)
+        self.largest = int(data.train_sizes.argmax())
 
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            phase.loss(trainer.client, Batch(x, y, torch.tensor(0), once))
-        for tensor in trainer.client.parameters():
-            kept.pop(tensor.untyped_storage().data_ptr(), None)
-        most = max(most, gradients + tables + 2 * sum(kept.values()))
-    return 2 * own + most
+    def step_bytes(self) -> int:
+        """The most that a step of any phase takes: activations, gradients, what is computed once."""
+        tensors = {e.key: e.value.clone() for e in self.layout.entries}
+        set_mode(self.trainer.client, self.layout.parts, training=True)
+        return max(self._phase_bytes(p, tensors) for p in (*self.method.phases(1), *self.method.final_phases()))
+
+    def _phase_bytes(self, phase: Phase, tensors: Tensors) -> int:
+        names = self.trainer.trained_keys(phase)
+        bind(self.trainer.client, tensors, set(names))
+        parameters: Tensors = {name: self.trainer.client.get_parameter(name) for name in names}
+        allocations = Allocations()
+        with allocations:
+            batch = self._batch()
+            batch.once = self.trainer.once(phase, batch.x)
+            self.trainer.step(phase, batch, parameters, tensors, self.descent)
+        per_sample = sum(t.nbytes // len(t) for t in batch.once.values())
+        tables = 0 if self.trainer.once_now(phase) else per_sample * int(self.data.train_sizes[self.largest])
+        return allocations.most + tables
+
+    def test_bytes(self) -> int:
+        """What the prediction for a batch of test samples takes."""
+        bind(self.trainer.client, self.layout.common, set())
+        set_mode(self.trainer.client, self.layout.parts, training=False)
+        most = int(max(self.data.test_sizes.max(), self.data.validation_sizes.max()))
+        allocations = Allocations()
+        with torch.no_grad(), allocations:
+            batch = self._batch()
+            self.method.predict(self.trainer.client, batch)
+        return allocations.most * min(most, EVALUATION_BATCH) // len(batch.y)
+
+    def _batch(self) -> Batch:
+        x, y, _ = next(iter(self.data.batches(self.largest, 1, 0)))
+        return Batch(x, y, torch.tensor(0))
 
 
 def resident() -> int:

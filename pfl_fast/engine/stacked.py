@@ -59,6 +59,7 @@ class StackedTrainer(Trainer):
                 losses, recorded = run(values, group.x, group.y, seed, once)
                 gradients = gradients_of(losses.sum(), names, [parameters[name] for name in names])
                 update(phase, gradients, active, seed, descent, torch.vmap)
+                del gradients  # or they would still be there when the next ones are computed
                 tally.add(rows, group.y.shape[1], losses.detach(), recorded)
 
     def groups(self, tally: Tally, round: int, epoch: int) -> Iterator[tuple[int, Group]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -86,7 +86,7 @@ class Trainer:
         self.data = data
         self.device = device
         self.stop = stop
-        self.client = layout.new_client(device)
+        self.client = layout.bindable_client(device)
         self.seed_names = seed_names(self.client)
 
     def trained_keys(self, phase: Phase, batch: int | None = None) -> list[str]:
@@ -131,11 +131,10 @@ class SingleTrainer(Trainer):
         """One phase, epoch by epoch."""
         now = self.once_now(phase)
         tables = {} if now else self.once_tables(phase, report.client)
-        names = [self.trained_keys(phase, turn) for turn in range(max(len(phase.turns), 1))]
-        parameters = [[self.client.get_parameter(name) for name in turn] for turn in names]
+        turns = [self.trained_keys(phase, turn) for turn in range(max(len(phase.turns), 1))]
+        trained = [{name: self.client.get_parameter(name) for name in turn} for turn in turns]
         for epoch in range(first_epoch, first_epoch + phase.epochs):
             for number, (x, y, place) in enumerate(self.batches(report, descent.round, epoch)):
-                turn = number % len(names)
                 noise = self.noise(descent, report.client, report.steps)
                 if self.seed_names:
                     seed_dropout(self.client, noise)
@@ -143,12 +142,20 @@ class SingleTrainer(Trainer):
                 batch = Batch(x, y, torch.tensor(noise, device=self.device), once)
                 if now:
                     batch.once = self.once(phase, x)
-                loss, recorded = phase.loss(self.client, batch)
-                gradients = gradients_of(loss, names[turn], parameters[turn])
-                update(phase, gradients, tensors, batch.seed, descent, alone)
-                report.add(len(y), loss.item(), {name: value.item() for name, value in recorded.items()})
+                parameters = trained[number % len(trained)]
+                loss, recorded = self.step(phase, batch, parameters, tensors, descent)
+                report.add(len(y), loss, recorded)
                 if report.problem and descent.stop_at_nan:
                     return
+
+    def step(
+        self, phase: Phase, batch: Batch, parameters: Mapping[str, Tensor], tensors: Tensors, descent: Descent
+    ) -> tuple[float, dict[str, float]]:
+        """One step on ``parameters``; gives loss and recorded quantities, and frees everything else."""
+        loss, recorded = phase.loss(self.client, batch)
+        gradients = gradients_of(loss, list(parameters), list(parameters.values()))
+        update(phase, gradients, tensors, batch.seed, descent, alone)
+        return loss.item(), {name: value.item() for name, value in recorded.items()}
 
     def batches(self, report: LocalReport, round: int, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches of an epoch; measures the time they take and asks whether to stop."""

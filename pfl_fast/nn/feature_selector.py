@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ class FeatureSelector(nn.Module):
     Noise is on in training mode and off in evaluation mode, where the result is deterministic.
 
     Args:
-        features: d, an even number.
+        features: d, at least 2; half of an odd one is rounded down.
         tau: temperature of the mask.
         threshold: of the hard mask, between 0 and 1.
         hard: each feature goes to one side (straight-through gradient), or both get their share.
@@ -39,8 +40,8 @@ class FeatureSelector(nn.Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if features < 2 or features % 2:
-            raise ValueError(f"FeatureSelector: features must be an even number from 2 on, got {features}")
+        if features < 2:
+            raise ValueError(f"FeatureSelector: features must be at least 2, got {features}")
         self.tau, self.threshold, self.hard = tau, threshold, hard
         self.logits = nn.Sequential(
             nn.Linear(features, features // 2, device=device, dtype=dtype),
@@ -50,9 +51,17 @@ class FeatureSelector(nn.Module):
 
     def forward(self, z: Tensor, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Splits ``z`` ``[..., d]`` into ``selected`` and ``rest``; training mode needs an int64 ``seed``."""
+        return self.split(z, self.logits(z), seed)
+
+    def split(self, z: Tensor, logits: Tensor, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``forward`` for whoever has ``logits(z)`` already."""
         # Under autocast the linear layers give half logits; the mask takes the type of the features.
-        logits = self.logits(z).to(z.dtype)
+        logits = logits.to(z.dtype)
         return ops.gumbel_mask(z, logits, seed, self.tau, self.threshold, self.hard, noise=self.training)
+
+    def selects(self, logits: Tensor) -> Tensor:
+        """``[..., d]`` booleans: what the hard mask selects without noise, ``logits >= 0`` at threshold 0.5."""
+        return logits >= self.tau * math.log(self.threshold / (1 - self.threshold))
 
     def extra_repr(self) -> str:
         """The options, for ``print(model)``."""

@@ -52,7 +52,18 @@ def test_fedcp():
     assert "(one of softmax, gumbel)" in page
 
 
+def test_values_by_data_set():
+    page, facts = run("fedpick"), json.loads(run("fedpick", "--json"))
+    digits = facts["paper_values_by_dataset"]["digits5"]
+    assert (digits["tau"], digits["lam_lce"], digits["per_client"], digits["lr"]) == (10, 10, 1000, 0.01)
+    assert "model_options" not in digits, "goes by the model"
+    assert facts["paper_values"]["digits-cnn"]["model_options"] == ["cut=conv"]
+    assert "  digits5: lr=0.01, momentum=0.5, batch_size=64" in page
+    assert json.loads(run("fedcp", "--json"))["paper_values_by_dataset"] == {}
+    assert "and by data set" not in run("fedcp")
+
+
 def test_unknown_name_has_a_hint():
-    result = CliRunner().invoke(main, ["methods", "fedpc"])
+    result = CliRunner().invoke(main, ["methods", "fedcpp"])
     assert result.exit_code == 2
     assert "did you mean 'fedcp'" in result.output

@@ -160,8 +160,8 @@ def test_all_mistakes_are_said_at_once(cli):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say which method to train: fedavg, fedcp"),
-        (["fedpc"], "did you mean 'fedcp'"),
+        ([], "say which method to train: fedafk, fedavg"),
+        (["fedcpp"], "did you mean 'fedcp'"),
         (["fedcp", "--lam", "1"], "write --set lam=VALUE"),
         (["fedcp", "--roundz", "1"], "--rounds"),
         (["fedcp", "--config", "none.toml"], "none.toml: there is no such file"),

@@ -18,11 +18,11 @@ COMMON = {
 }
 
 
-def assert_equals_naive(method, values):
+def assert_equals_naive(method, values, federation=Federation):
     """Every tensor of the server and the clients, the losses and what the clients predict, to 1e-6 in float64."""
     untrained = toys.experiment(method, **values)
     assert isinstance(untrained.data, FederatedData)
-    expected = Federation(method, untrained).rounds()
+    expected = federation(method, untrained).rounds()
     with toys.ran(method, **values) as running:
         mine, theirs = toys.state_of(running), expected.tensors()
         own = {name for name in mine if " momentum." not in name}

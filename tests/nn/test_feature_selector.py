@@ -60,7 +60,21 @@ def test_autocast_keeps_the_type_of_the_features():
     assert torch.equal(selected + rest, z)
 
 
-@pytest.mark.parametrize("features", [0, 7])
-def test_odd_widths_are_refused(features):
-    with pytest.raises(ValueError, match=f"features must be an even number.*got {features}"):
+def test_half_of_an_odd_width_is_rounded_down():
+    selector, z = FeatureSelector(7), torch.randn(4, 7)
+    assert selector.logits[0].weight.shape == (3, 7)
+    assert torch.equal(sum(selector(z, torch.tensor(1))), z)
+
+
+@pytest.mark.parametrize("features", [0, 1])
+def test_widths_without_a_half_are_refused(features):
+    with pytest.raises(ValueError, match=f"features must be at least 2, got {features}"):
         FeatureSelector(features)
+
+
+@pytest.mark.parametrize(("tau", "threshold"), [(1.0, 0.5), (10.0, 0.5), (2.0, 0.3), (0.5, 0.9)])
+def test_what_it_selects_without_noise(tau, threshold):
+    selector, z = FeatureSelector(64, tau, threshold).eval(), torch.randn(32, 64).exp()
+    selects = selector.selects(3 * selector.logits(z))
+    assert torch.equal(selects, selector.split(z, 3 * selector.logits(z))[0] > 0)
+    assert 0 < selects.double().mean() < 1

@@ -1,0 +1,32 @@
+import pytest
+import torch
+
+from pfl_fast.models import batch_norm_tensors
+from tests.engine import toys
+from tests.methods.compare import COMMON, assert_equals_naive
+from tests.methods.naive_fedpick import Federation
+
+
+@pytest.mark.parametrize("case", COMMON)
+def test_two_rounds_equal_the_naive_ones(case):
+    assert_equals_naive("fedbn", COMMON[case], Federation)
+
+
+def test_without_batch_norm_it_is_fedavg():
+    values = {"join_ratio": 0.6, "momentum": 0.5}
+    with toys.ran("fedbn", **values) as fedbn, toys.ran("fedavg", **values) as fedavg:
+        mine, theirs = toys.state_of(fedbn), toys.state_of(fedavg)
+        assert toys.numbers_of(fedbn) == toys.numbers_of(fedavg)
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_batch_norm_never_leaves_a_client():
+    with toys.ran("fedbn", model=toys.with_batch_norm()) as running:
+        layout, state = running.layout, toys.state_of(running)
+        local = {f"extractor.{name}" for name in batch_norm_tensors(layout.client.extractor)}
+        assert len(local) == 5
+        assert local.isdisjoint(e.key for e in [*layout.uploaded, *layout.received])
+        for name in local:
+            assert torch.equal(state[f"server {name}"], layout.common[name])
+        means = [state[f"client {c} extractor.2.running_mean"] for c in range(running.data.clients)]
+        assert not any(torch.equal(means[0], other) for other in means[1:])
