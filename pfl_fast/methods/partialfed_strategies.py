@@ -71,7 +71,7 @@ def loaded(strategy: str | Selector, backbone: Backbone) -> set[str]:
         backbone: the model.
 
     >>> from pfl_fast.models import build
-    >>> model = build("mlp", input_shape=(2,), classes=2)
+    >>> model = build("mlp", input_shape=(2,), classes=2, hidden=[3])
     >>> sorted(loaded("fc", model)), sorted(loaded(lambda group, tensor: tensor.endswith("bias"), model))
     (['head.bias', 'head.weight'], ['extractor.fc1.bias', 'head.bias'])
     """

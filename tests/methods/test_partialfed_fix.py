@@ -68,6 +68,7 @@ def clients_of(running):
         ("full", "fedavg", {}),
         ("full", "fedavg", {"join_ratio": 0.6, "broadcast_to_all": True}),
         ("wo_bn", "fedavg", {"batch_norm": "personal"}),
+        ("wo_bn", "fedbn", {}),
         ("s1-s4", "fedper", {"batch_norm": "shared", "join_ratio": 0.6}),
     ],
 )
