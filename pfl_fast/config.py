@@ -12,7 +12,7 @@ import tomli_w
 
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.errors import ConfigError
-from pfl_fast.options import option
+from pfl_fast.options import option, plain
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def read(file: Path) -> dict[str, Any]:
 def write(file: Path, method: str, settings: Settings, options: Mapping[str, Any]) -> None:
     """The file from which :func:`read` gets the same; what is None is left out."""
 
-    def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items() if v is not None}
+    def table(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: plain(value) for name, value in values.items() if value is not None}
 
-    document = {"method": method, "settings": plain(asdict(settings)), "options": plain(options)}
+    document = {"method": method, "settings": table(asdict(settings)), "options": table(options)}
     file.write_text(tomli_w.dumps(document))

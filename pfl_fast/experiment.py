@@ -35,7 +35,7 @@ from pfl_fast.errors import ConfigError, PflFastError, did_you_mean
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Setting, Tensors
 from pfl_fast.models import Backbone, batch_norm_tensors, build, default_model
-from pfl_fast.options import convert, unknown
+from pfl_fast.options import convert, plain, unknown
 from pfl_fast.randomness import key, torch_seed
 
 OBJECTS = ("method", "dataset", "model", "partition")  # may be given as objects instead of names
@@ -134,8 +134,9 @@ class Experiment:
         self.data = federate(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
-        adam = {part for phase in self.method.phases(1) for part in phase.adam}
-        self.layout = Layout(parts, adam=adam, **layout_settings(s, self.kind))
+        final = self.method.final_phases()
+        adam = {part for phase in [*self.method.phases(1), *final] for part in phase.adam}
+        self.layout = Layout(parts, adam=adam, finale=bool(final), **layout_settings(s, self.kind))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self._stack = ExitStack()
@@ -241,7 +242,8 @@ class Experiment:
         """Everything that decides the numbers: a run can only go on with the same."""
         settings = {name: value for name, value in asdict(self.settings).items() if name not in config.FREE}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
-        return {**about, **settings, **asdict(self.options)}
+        options = {name: plain(value) for name, value in asdict(self.options).items()}
+        return {**about, **settings, **options}
 
     def memory(self) -> Estimate:
         """What the run will take, as seen when first asked for, before it starts."""
@@ -284,8 +286,7 @@ class Experiment:
         """A client's model as it is now: a module that takes a batch of samples and gives logits."""
         if not 0 <= number < self.data.clients:
             raise ValueError(f"client must be from 0 to {self.data.clients - 1}, got {number}")
-        view = self.server.state.view(number, self.server.tensors, receives=False)
-        return ClientModel(self.method, self.layout, view)
+        return ClientModel(self.method, self.layout, self.server.view(number))
 
     def close(self) -> None:
         """Ends threads and removes temporary files."""
@@ -333,7 +334,7 @@ def find_method(method: str | type[Method]) -> type[Method]:
 
 def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Raises if a resumed run would compute something else, with every difference."""
-    refused = [n for n, value in changes.items() if n not in config.FREE and before.get(n) != value]
+    refused = [n for n, value in changes.items() if n not in config.FREE and before.get(n) != plain(value)]
     if refused:
         shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
         raise ConfigError(f"a resumed run must compute the same; these would change it:\n{shown}\nstart a new run")

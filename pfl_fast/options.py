@@ -70,6 +70,17 @@ def convert(options: type, values: Mapping[str, Any], errors: list[str], source:
     return result
 
 
+def plain(value: Any) -> Any:
+    """A value as files hold it: a list for a tuple, and for a function where it is to be found.
+
+    >>> plain((1, 2)), plain(plain), plain("text")
+    ([1, 2], 'pfl_fast.options:plain', 'text')
+    """
+    if callable(value):
+        return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return list(value) if isinstance(value, tuple) else value
+
+
 def unknown(name: str, known: Iterable[str]) -> str:
     """Says that there is no such option, and what may have been meant."""
     names = list(known)
@@ -83,6 +94,9 @@ def _as(hint: Any, value: Any) -> Any:
         if value is None or value in ("none", "None", ""):
             return None
         return _as(next(m for m in members if m is not NoneType), value)
+    if members:
+        fits = any(isinstance(value, typing.get_origin(member) or member) for member in members)
+        return value if fits else _as(members[0], value)
     if typing.get_origin(hint) is tuple:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):

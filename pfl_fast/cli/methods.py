@@ -94,7 +94,11 @@ def parts_table(kind: type[Method]) -> list[dict[str, Any]]:
 
 def as_list(rows: dict[str, dict[str, str]]) -> str:
     """The methods for a person to read."""
-    lines = [f"{click.style(f'{name:10}', bold=True)}{row['title']:10}{row['summary']}" for name, row in rows.items()]
+    names, titles = max(map(len, rows)) + 2, max(len(row["title"]) for row in rows.values()) + 2
+    lines = [
+        f"{click.style(name.ljust(names), bold=True)}{row['title']:{titles}}{row['summary']}"
+        for name, row in rows.items()
+    ]
     return "\n".join([*lines, "", "pfl-fast methods NAME says everything about one; pfl-fast train NAME trains it."])
 
 

@@ -68,7 +68,7 @@ def executor_line(experiment: Experiment) -> str:
 def rounds_line(experiment: Experiment) -> str:
     """How many, of what, from where."""
     s, done = experiment.settings, experiment.server.rounds_done
-    begin = "" if not done else f" from round {done + 1}" if done < s.rounds else ", all done"
+    begin = "" if not done else f" from round {done + 1}" if done < experiment.server.last_round else ", all done"
     return (
         f"{s.rounds}{begin}, {s.join_ratio:.0%} of the clients in each, local epochs {s.local_epochs}, "
         f"batch size {s.batch_size}, lr {s.lr:g}, seed {s.seed}"
@@ -148,10 +148,10 @@ def next_commands(experiment: Experiment, folder: Path, command: Sequence[str]) 
     name = experiment.method_name
     other = "fedavg" if name != "fedavg" else "fedcp"
     compare = shlex.join(["pfl-fast", "train", other, *command])
-    more = experiment.settings.rounds * 2
+    more = shlex.join(["pfl-fast", "resume", str(folder), "--rounds", str(experiment.settings.rounds * 2)])
     return [
         (compare, f"{other} on the same split, with the same batches and initial model"),
-        (shlex.join(["pfl-fast", "resume", str(folder), "--rounds", str(more)]), "go on from here"),
+        *([] if experiment.method.final_phases() else [(more, "go on from here")]),
         (f"pfl-fast methods {name}", "the method's formulas, options and presets"),
     ]
 

@@ -14,6 +14,7 @@ from pfl_fast.engine.training import LocalReport
 
 FEW_LINES = 40  # a run that evaluates no more often than this gets a line for each
 LINE_SECONDS = 5.0  # otherwise at least so long from one line to the next
+WIDE = 105  # columns; below, the numbers are worth more than the bar
 ACCURACIES = {"test_accuracy_after_agg": "after aggregation", "test_accuracy_after_local": "after local training"}
 
 
@@ -33,7 +34,7 @@ class Progress(Listener):
 
     def started(self, experiment: Any) -> None:
         """Takes over what a resumed run has reached already."""
-        self.rounds = experiment.settings.rounds
+        self.rounds = experiment.server.last_round
         self.begun_at, self.begun_from = self.clock(), experiment.server.rounds_done
         for values in experiment.records:
             self.note_accuracy(values)
@@ -103,14 +104,16 @@ class Bar(Progress):
 
         super().__init__(clock)
         self.samples_per_second = ""
+        console = console or Console()
+        bar = [progress.BarColumn(bar_width=24)] if console.width >= WIDE else []
         self.bar = progress.Progress(
             progress.TextColumn("round {task.fields[round]}"),
-            progress.BarColumn(bar_width=24),
+            *bar,
             progress.TextColumn("{task.fields[clients]}", style="dim"),
             progress.TextColumn("{task.fields[pace]}"),
             progress.TextColumn("{task.fields[accuracy]}", style="bold"),
             progress.TextColumn("{task.fields[left]}", style="cyan"),
-            console=console or Console(),
+            console=console,
             transient=True,
         )
 
@@ -143,7 +146,7 @@ class Bar(Progress):
             round=f"{min(int(rounds_done) + 1, self.rounds)}/{self.rounds}",
             clients=clients,
             pace=self.samples_per_second,
-            accuracy="" if self.best is None else f"accuracy {self.accuracy:.4f}, best {self.best:.4f}",
+            accuracy="" if self.best is None else f"acc {self.accuracy:.3f} (best {self.best:.3f})",
             left="" if left is None else f"{duration(left)} left",
         )
 
@@ -160,11 +163,13 @@ def skipped_line(record: RoundRecord) -> str:
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds, as few as needed.
 
-    >>> duration(7.4), duration(83), duration(3700)
-    ('7 s', '1 min 23 s', '1 h 1 min')
+    >>> duration(7.4), duration(83), duration(754), duration(3700)
+    ('7 s', '1 min 23 s', '12 min', '1 h 1 min')
     """
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes < 10 else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -14,7 +14,6 @@ import click
 
 from pfl_fast.cli import pages
 from pfl_fast.cli.progress import Bar, Lines, Progress
-from pfl_fast.engine.memory import refuse_if_too_large
 from pfl_fast.engine.stopping import stop_on_signals
 from pfl_fast.engine.training import Interrupted
 from pfl_fast.experiment import Experiment
@@ -51,7 +50,6 @@ def run(make: Callable[[], Experiment], folder: Path, quiet: bool, command: Sequ
 
 def train(experiment: Experiment, folder: Path, quiet: bool) -> None:
     """All rounds that are left, with a view of how they go."""
-    refuse_if_too_large(experiment.memory())
     if quiet:
         experiment.run()
         return
@@ -71,7 +69,7 @@ def leave(experiment: Experiment, folder: Path, number: int | None) -> NoReturn:
     part = f" and {under_way} trained clients of round {server.rounds_done + 1}" if under_way else ""
     command = shlex.join(["pfl-fast", "resume", str(folder)])
     click.echo(
-        f"Interrupted ({asked.name}): {server.rounds_done} of {experiment.settings.rounds} rounds{part} are kept in "
+        f"Interrupted ({asked.name}): {server.rounds_done} of {server.last_round} rounds{part} are kept in "
         f"{folder}.\nGo on with: {command}",
         err=True,
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Client, Part, Tensors
 from pfl_fast.models import batch_norm_tensors
 
@@ -29,8 +30,9 @@ class Entry:
         parameter: a parameter, not a buffer.
         receives: key of the server's tensor that overwrites it, or None.
         uploads: key of the server's tensor that is averaged from it, or None.
-        stored: whether each client has its own value between rounds. What every client receives anew before it is used
-            is not stored.
+        to_all: whether every client receives it anew before it is used.
+        stored: whether each client has its own value between rounds. What goes ``to_all`` is not stored, unless clients
+            are left with values of their own at the end.
     """
 
     key: str
@@ -39,6 +41,7 @@ class Entry:
     parameter: bool
     receives: str | None
     uploads: str | None
+    to_all: bool
     stored: bool
 
 
@@ -54,6 +57,7 @@ class Layout:
         momentum: None; ``"round"`` for momentum that starts from zero in each round; ``"kept"`` for momentum that a
             client keeps between rounds.
         adam: parts that Adam steps.
+        finale: clients train once more after the last aggregation, and keep all they come to.
     """
 
     def __init__(
@@ -64,7 +68,9 @@ class Layout:
         dtype: torch.dtype = torch.float32,
         momentum: str | None = None,
         adam: Iterable[str] = (),
+        finale: bool = False,
     ) -> None:
+        self.finale = finale
         self.batch_norm = batch_norm
         self.client = Client({name: deepcopy(part.module) for name, part in parts.items()}).to(dtype)
         # Initial values are kept once, in these modules, which are never trained: a model may take much of memory.
@@ -89,14 +95,18 @@ class Layout:
     def _entries_of(self, name: str, everyone_receives: bool) -> list[Entry]:
         part, module = self.parts[name], self._module(name)
         parameters = dict(module.named_parameters())
+        tied = [key for key, _ in module.named_parameters(remove_duplicate=False) if key not in parameters]
+        if tied:
+            raise ConfigError(f"model: {name}.{tied[0]} is another parameter under a second name; untie them")
         local = self._kept_local(module)
         found = []
         for key, tensor in module.state_dict().items():
             overwritten = part.receives and key not in local and key not in part.keeps
             receives = f"{part.receives}.{key}" if overwritten else None
             uploads = f"{part.uploads}.{key}" if part.uploads and key not in local else None
-            stored = receives is None or not (everyone_receives or part.recipients == "all")
-            found.append(Entry(f"{name}.{key}", name, tensor, key in parameters, receives, uploads, stored))
+            to_all = receives is not None and (everyone_receives or part.recipients == "all")
+            stored = not to_all or self.finale
+            found.append(Entry(f"{name}.{key}", name, tensor, key in parameters, receives, uploads, to_all, stored))
         return found
 
     def _kept_local(self, module: nn.Module) -> set[str]:
@@ -154,4 +164,4 @@ def _beside(what: str, entry: Entry, kept: bool) -> Entry:
     """A tensor of the optimizer beside a parameter."""
     shape = () if what == "adam_steps" else entry.value.shape
     zeros = entry.value.new_zeros(()).expand(shape)  # takes no memory
-    return Entry(f"{what}.{entry.key}", what, zeros, False, None, None, kept)
+    return Entry(f"{what}.{entry.key}", what, zeros, False, None, None, False, kept)

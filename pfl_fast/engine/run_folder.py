@@ -75,6 +75,7 @@ class RunFolder(Listener):
         done = experiment.server.rounds_done
         if kept is not None:
             refuse_other_science(kept["science"], experiment.science())
+            self._refuse_rounds_after_the_finale(kept["rounds"], experiment)
         rows = [r for r in read_metrics(self.metrics, report) if r["round"] <= done and kept is not None]
         experiment.records[:] = rows
         self._rewrite(self.metrics, [json.dumps(r) for r in rows])
@@ -82,6 +83,15 @@ class RunFolder(Listener):
             header, *lines = self.clients.read_text().splitlines() or [""]
             self._rewrite(self.clients, [header, *(x for x in lines if rows and int(x.split(",")[0]) <= done)])
         self._saved_round = done if kept is not None else -1
+
+    def _refuse_rounds_after_the_finale(self, planned: int, experiment: Any) -> None:
+        server = experiment.server
+        began = server.rounds_done > planned or (server.rounds_done == planned and server.unfinished.reports)
+        if began and experiment.settings.rounds > planned:
+            raise RunFolderError(
+                f"{self.folder}: after its {planned} rounds every client has trained on its own, so that no rounds can "
+                "be added; start a new run with more --rounds"
+            )
 
     def round_done(self, experiment: Any, record: RoundRecord) -> None:
         """Adds the round to the results; writes a checkpoint if it is time."""
@@ -104,7 +114,9 @@ class RunFolder(Listener):
 
     def save(self, experiment: Any) -> None:
         """Writes a checkpoint."""
-        checkpoint.save(experiment.server, self.checkpoints, {"science": experiment.science()})
+        checkpoint.save(
+            experiment.server, self.checkpoints, {"science": experiment.science(), "rounds": experiment.settings.rounds}
+        )
         self._saved_at, self._saved_round = monotonic(), experiment.server.rounds_done
 
     def _write_summary(self, experiment: Any) -> None:

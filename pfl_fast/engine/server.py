@@ -209,12 +209,15 @@ class Server:
             split: worker.test(client, tensors, split, number, self.settings.seed, whole) for split in self.data.tests
         }
 
+    def view(self, client: int) -> Tensors:
+        """All tensors of a client as they are now, not copied."""
+        return self.state.view(client, self.tensors, receives=False, final=self.is_finale(self.rounds_done))
+
     def evaluate(self, clients: Sequence[int], number: int) -> dict[int, dict[str, Score]]:
         """Clients' scores with what they hold now."""
 
         def work(worker: Worker, client: int) -> dict[str, Score]:
-            tensors = self.state.view(client, self.tensors, receives=False)
-            return self.test(worker, client, tensors, number)
+            return self.test(worker, client, self.view(client), number)
 
         return dict(sorted(self.executor.run(clients, work)))
 

@@ -73,7 +73,9 @@ class ClientState:
             if name in values:
                 block[client].copy_(values[name])
 
-    def view(self, client: int, server: Tensors, receives: bool = True, at: str = "start") -> Tensors:
+    def view(
+        self, client: int, server: Tensors, receives: bool = True, at: str = "start", final: bool = False
+    ) -> Tensors:
         """All tensors of a client, not copied: its own, and the server's where it receives them.
 
         Args:
@@ -81,10 +83,11 @@ class ClientState:
             server: the server's tensors.
             receives: whether the client is sent everything; if not, only what all clients receive.
             at: ``"start"`` or ``"end"`` of a round, for the method's hook.
+            final: nothing is sent any more, not even to all.
         """
         values = {**self.layout.common, **self.row(client)}
         for entry in self.layout.received:
-            if receives or not entry.stored:
+            if receives or (entry.to_all and not (final and entry.stored)):
                 assert entry.receives is not None
                 values[entry.key] = server[entry.receives]
         return {**values, **self.method.received(values, at)} if receives else values

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from pfl_fast.errors import ConfigError
 from pfl_fast.models import Backbone
 
 Tensors = dict[str, Tensor]
@@ -68,6 +69,21 @@ def frozen(module: nn.Module, name: str, recipients: str = "selected", evaluates
 def constant(module: nn.Module) -> Part:
     """Set once by the method's ``initial`` or ``received``, not trained, never leaves the client."""
     return Part(deepcopy(module), trained=False)
+
+
+def drawn_anew(module: nn.Module) -> nn.Module:
+    """A copy with initial values of its own, layer by layer as each draws them, from torch's generator."""
+    module = deepcopy(module)
+    for name, layer in module.named_modules():
+        reset = getattr(layer, "reset_parameters", None)
+        if reset is not None:
+            reset()
+        elif list(layer.parameters(recurse=False)):
+            raise ConfigError(
+                f"the parameters of {name or 'the outermost module'} cannot be drawn anew, as {type(layer).__name__} "
+                "has no reset_parameters(); give it one, or start from the same values, as an option of the method says"
+            )
+    return module
 
 
 class Client(nn.Module):

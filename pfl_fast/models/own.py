@@ -46,7 +46,7 @@ def own(
     with _current_folder():
         # Only a first import draws anything, so that it must not move the draws that follow.
         with torch_seed(key(seed, "import")):
-            found = _load(source) if isinstance(source, str) else source
+            found = find_object(source, "model") if isinstance(source, str) else source
         with torch_seed(key(seed, "model")):
             model = _make(label, found, input_shape, classes)
             return _as_backbone(label, model, _example(model, input_shape, vocabulary), classes, head)
@@ -87,21 +87,28 @@ def label_of(source: Source) -> str:
     return source if isinstance(source, str) else str(getattr(source, "__name__", type(source).__name__))
 
 
-def _load(path: str) -> Any:
+def find_object(path: str, what: str) -> Any:
+    """Users' code by name, from the current folder, too.
+
+    Args:
+        path: ``"package.module:attribute"``.
+        what: to begin messages with.
+    """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise ConfigError(f"model {path!r}: write it as 'package.module:attribute'")
+        raise ConfigError(f"{what} {path!r}: write it as 'package.module:attribute'")
     try:
-        found: Any = importlib.import_module(module_name)
+        with _current_folder():
+            found: Any = importlib.import_module(module_name)
     except Exception as error:  # users' code may raise anything
         raise ConfigError(
-            f"model {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); it must be in the"
+            f"{what} {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); it must be in the"
             f" current folder, installed or on PYTHONPATH"
         ) from error
     for name in attribute.split("."):
         if not hasattr(found, name):
             hint = did_you_mean(name, [known for known in dir(found) if not known.startswith("_")])
-            raise ConfigError(f"model {path!r}: there is no {name!r} in {module_name!r}{hint}")
+            raise ConfigError(f"{what} {path!r}: there is no {name!r} in {module_name!r}{hint}")
         found = getattr(found, name)
     return found
 

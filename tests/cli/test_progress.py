@@ -17,8 +17,11 @@ class Clock:
 
 
 def experiment(rounds, done=0, eval_every=1, records=()):
-    settings = SimpleNamespace(rounds=rounds, eval_every=eval_every)
-    return SimpleNamespace(settings=settings, server=SimpleNamespace(rounds_done=done), records=list(records))
+    return SimpleNamespace(
+        settings=SimpleNamespace(eval_every=eval_every),
+        server=SimpleNamespace(rounds_done=done, last_round=rounds),
+        records=list(records),
+    )
 
 
 def record(number, accuracy=0.5, evaluated=True, skipped=()):
@@ -73,14 +76,16 @@ def test_skipped_clients_are_said_even_between_lines():
     assert printed == ["round 1: not finite, left out: clients 3, 7"]
 
 
-def test_bar_shows_rounds_clients_pace_accuracy_and_time():
+@pytest.mark.parametrize("width", [80, 140])
+def test_bar_shows_rounds_clients_pace_accuracy_and_time(width):
     clock, out = Clock(), io.StringIO()
-    view = Bar(Console(file=out, force_terminal=True, width=140), clock)
+    view = Bar(Console(file=out, force_terminal=True, width=width), clock)
     view.started(experiment(4, done=1, records=[{"round": 1, "test_accuracy_after_agg": 0.9}]))
     clock.now += 7
     view.round_done(None, record(2, accuracy=0.7))
     view.client_done(3, 5, 7, None)
     view.bar.refresh()
     view.close()
-    for shown in ("3/4", "client 5/7", "1,234 samples/s", "accuracy 0.7000, best 0.9000", "5 s left"):
+    for shown in ("3/4", "client 5/7", "1,234 samples/s", "acc 0.700 (best 0.900)", "5 s left"):
         assert shown in out.getvalue()
+    assert ("━" in out.getvalue()) == (width == 140)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(scope="module")
 def one_core():
     """Models of a few hundred parameters only lose by being split over cores."""
     before = torch.get_num_threads()

@@ -46,8 +46,7 @@ def everything(experiment):
     server = experiment.server
     state = {f"server/{name}": t.clone() for name, t in server.tensors.items()}
     for client in range(experiment.data.clients):
-        row = server.state.view(client, server.tensors, receives=False)
-        state.update({f"{client}/{name}": t.clone() for name, t in row.items()})
+        state.update({f"{client}/{name}": t.clone() for name, t in server.view(client).items()})
     return state
 
 

@@ -9,6 +9,8 @@ from pfl_fast import ops
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 # float32: sums of a few dozen terms in another order, over a few steps; measured differences are below 1e-6.
 TOLERANCES = {"float64": 1e-9, "float32": 2e-5}
 EXECUTORS = {

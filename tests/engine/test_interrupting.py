@@ -10,6 +10,8 @@ from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.training import Interrupted
 from tests.engine import toys
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 EXECUTORS = {
     "sequential": {"executor": "sequential"},
     "threads": {"executor": "threads", "workers": 2},

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from pfl_fast.engine.layout import Layout
+from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import constant, frozen, personal, shared
 from pfl_fast.models import batch_norm_tensors
 from tests.engine import toys
@@ -98,6 +99,14 @@ def test_a_table_of_its_own():
     addresses = {m.weight.data_ptr() for m in (model.head, layout.client.head, one.head, other.head)}
     assert len(addresses) == 4
     assert layout.common["head.weight"].data_ptr() == layout.client.head.weight.data_ptr(), "kept once"
+
+
+def test_one_parameter_under_two_names_is_refused():
+    """Each name is a tensor of its own here: they would part silently."""
+    tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(ConfigError, match=r"extractor\.1\.weight is another parameter under a second name"):
+        Layout({"extractor": shared(tied, "extractor")}, "shared", False)
 
 
 def test_batch_norm_is_found_by_type_not_by_name():

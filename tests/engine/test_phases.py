@@ -8,6 +8,8 @@ from pfl_fast.engine.updates import Descent
 from pfl_fast.methods.base import Method, Phase, personal, shared
 from tests.engine import toys
 
+pytestmark = pytest.mark.usefixtures("one_core")
+
 
 class Example(Method):
     """Shared extractor, personal head; a subclass says how they are trained."""
@@ -21,14 +23,14 @@ class Example(Method):
 class Adam(Example):
     """The head by Adam, the extractor by SGD."""
 
-    def phases(self, round):
+    def phases(self, _round):
         return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, adam={"head": 0.05})]
 
 
 class AdamInTurns(Example):
     """By turns, the head's by Adam."""
 
-    def phases(self, round):
+    def phases(self, _round):
         turns = (("extractor",), ("head",))
         return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, turns=turns, adam={"head": 0.05})]
 
@@ -46,7 +48,7 @@ class TwoPhases(Example):
 class Hooks(Example):
     """Gradients halved, some parameters held by a draw, values clipped after steps, and rounded after the phase."""
 
-    def phases(self, round):
+    def phases(self, _round):
         return [
             Phase(
                 ("extractor", "head"),
@@ -146,7 +148,7 @@ def test_as_torchs_optimizers_have_it(method, steps, epochs):
 
 def test_parameters_that_may_not_move_do_not():
     class Held(Example):
-        def phases(self, round):
+        def phases(self, _round):
             still = torch.tensor(False)
             moves = lambda _client, _seed: {"head.weight": still}  # noqa: E731
             return [Phase(("extractor", "head"), self.loss, 1, moves=moves)]
@@ -161,7 +163,7 @@ def test_parameters_that_may_not_move_do_not():
             assert (state[f"client {client} momentum.head.weight"] == 0).all()
 
 
-@pytest.mark.parametrize("values", [{}, {"join_ratio": 0.6}])
+@pytest.mark.parametrize("values", [{}, {"join_ratio": 0.6}, {"join_ratio": 0.4, "broadcast_to_all": True}])
 def test_a_finale_is_one_more_round_in_which_all_train_and_nothing_is_averaged(values):
     with toys.ran(Example, **values) as running:
         plain = toys.state_of(running)

@@ -43,7 +43,8 @@ def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
 
 def test_a_head_of_several_layers():
     model = toys.plain()
-    deep = Backbone(model.extractor, nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, toys.CLASSES)), 5)
+    width = model.feature_width
+    deep = Backbone(model.extractor, nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, toys.CLASSES)), width)
     assert_equals_naive("fedcp", {"model": deep})
 
 

@@ -73,10 +73,20 @@ def test_a_batch_norm_itself():
 
 
 @needs_torchvision
-@pytest.mark.parametrize(("granularity", "number"), [("stage", 5), ("block", 10), ("layer", 41)])
-def test_groups_of_resnet18(granularity, number):
+@pytest.mark.parametrize(
+    ("granularity", "merged", "number"),
+    [
+        ("stage", False, 5),
+        ("stage", True, 5),
+        ("block", False, 10),
+        ("block", True, 9),
+        ("layer", False, 41),
+        ("layer", True, 21),
+    ],
+)
+def test_groups_of_resnet18(granularity, merged, number):
     model = on_meta("resnet18")
-    groups = tensor_groups(model, granularity)
+    groups = tensor_groups(model, granularity, merged)
     assert len(groups) == number
     assert sorted(name for names in groups.values() for name in names) == sorted(model.state_dict())
     for name in batch_norm_tensors(model):
@@ -94,6 +104,10 @@ def test_names_of_the_groups():
     assert "extractor.conv1.weight" in stages["s1"]
     assert "extractor.bn1.running_mean" in blocks["stem"]
     assert stages["fc"] == ["head.weight", "head.bias"]
+    assert tensor_groups(model, "block", merged=True)["s1.0"] == [*blocks["stem"], *blocks["s1.0"]]
+    pairs = tensor_groups(model, "layer", merged=True)
+    assert {name.split(".")[-2] for name in pairs["extractor.layer2.0.downsample.0"]} == {"0", "1"}
+    assert list(pairs)[-1] == "head"
     assert blocks["s3.1"] == [name for name in model.state_dict() if name.startswith("extractor.layer3.1.")]
 
 

@@ -1,0 +1,202 @@
+"""FediOS: generic and personal features come from two extractors and live in orthogonal subspaces, under one head.
+
+Symbols as in the paper; client i of N, features of width d:
+
+    p_g = P_g f(x; W_g)              generic          P_g = A_0 A_0^T, the same for all
+    p_p = P_i f(x; W_p)              personal         P_i = A_i A_i^T, client i's own
+    p_f = alpha p_g + (1 - alpha) p_p
+    L = CE(H(p_f), y) + CE(H(p_g), y) + CE(H(p_p), y) + lam mean|p_g . p_p|
+
+A_0 .. A_N are blocks of r = floor(d / (N + 1)) columns of an orthonormal basis, so that P_i P_j = 0; they are made once
+and not trained (:class:`pfl_fast.nn.OrthogonalProjector`). Client i trains W_g, W_p and H together and uploads W_g and
+H. It predicts by H(p_f); the global model is H(P_g f(x; W_g)).
+
+With exact projections p_g . p_p is zero whatever the extractors do, and lam has no effect; it acts after a ReLU
+(``post_activation=relu``), on features before the projection (``reg_on=raw``), or without projections.
+
+Gao et al., "FediOS: Decoupling Orthogonal Subspaces for Personalization in Feature-skew Federated Learning", 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from pfl_fast import ops
+from pfl_fast.errors import ConfigError
+from pfl_fast.methods.base import Batch, Method, Part, Phase, Tensors, constant, drawn_anew, personal, shared
+from pfl_fast.models import Backbone
+from pfl_fast.nn import OrthogonalProjector
+from pfl_fast.options import option
+
+LEARNING_RATES = {"resnet18": 0.1}  # and 0.01 for the CNNs, which everything else follows
+# Batch sizes are those of the codes whose settings the paper follows (FedBN, pFedVEM): it gives none itself.
+DATASETS: dict[str, dict[str, Any]] = {
+    "office-caltech10": {"local_epochs": 5, "rounds": 120, "batch_size": 32},
+    "domainnet": {"local_epochs": 5, "rounds": 200, "batch_size": 32, "weight_decay": 1e-4},
+    "digits5": {"local_epochs": 1, "rounds": 50, "batch_size": 32, "lam": 0.0, "image_size": 28, "per_client": 743},
+    "cifar100-coarse": {"local_epochs": 2, "rounds": 100, "batch_size": 50},
+}
+
+
+@dataclass(frozen=True)
+class FediOSOptions:
+    """Options of FediOS; the defaults are the paper's method."""
+
+    alpha: float = option(0.5, "share of the generic features in the blend", minimum=0, maximum=1)
+    lam: float = option(0.1, "weight of the mean absolute inner product", minimum=0)
+    projections: bool = option(True, "off: no projections, two plain extractors")
+    personal_extractor: str = option(
+        "own",
+        "own: W_p; shared: W_g's features in both projections; none: only generic features, in the one projection",
+        ["own", "shared", "none"],
+    )
+    personal_init: str = option(
+        "fresh", "W_p at first: drawn separately; the same as W_g, as for pretrained weights", ["fresh", "same"]
+    )
+    projection: str = option(
+        "square",
+        "square: A A^T f; coords: A^T f, r features; tall: each subspace has d features of its own among (N + 1) d",
+        ["square", "coords", "tall"],
+    )
+    rank: int | None = option(None, "r; none: floor(d / (N + 1))", minimum=1)
+    basis: str = option("gaussian", "where the orthonormal basis comes from", ["gaussian", "uniform", "identity"])
+    remainder: str = option("unused", "columns beyond (N + 1) r: unused, or generic ones too", ["unused", "generic"])
+    overflow: str = option(
+        "error",
+        "if (N + 1) r > d: an error; cycle: clients share subspaces; random: subspaces are drawn one by one",
+        ["error", "cycle", "random"],
+    )
+    post_activation: str = option("none", "after the projections", ["none", "relu"])
+    reg_on: str = option("projected", "inner products of features after or before projection", ["projected", "raw"])
+
+
+class FediOS(Method):
+    """Shared generic extractor and head, personal extractor; frozen orthogonal projections."""
+
+    title = "FediOS"
+    paper = "Gao et al., FediOS: Decoupling Orthogonal Subspaces for Personalization in Feature-skew FL, 2023"
+    summary = "shared and personal extractor, projected onto orthogonal subspaces under one shared head"
+    Options = FediOSOptions
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"join_ratio": 1.0, "train_all": True, "eval_at": "both"},
+        "paper-20-clients": {"clients": 20, "local_epochs": 5, "train_all": True},
+        "regularised": {"post_activation": "relu"},
+    }
+
+    generic: Tensor | None = None  # A_0
+    personal: Tensor | None = None  # A_1 to A_N
+
+    @classmethod
+    def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
+        """Everyone trains and the sampled ones are averaged; the rest by model and data set."""
+        common = {"lr": LEARNING_RATES.get(model, 0.01), "momentum": 0.9, "train_all": True}
+        return {**common, **DATASETS.get(dataset, {})}
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """The head is the model's own, unless features have another width after the projection."""
+        o = self.options
+        parts = {"extractor": shared(backbone.extractor, "extractor")}
+        if o.personal_extractor == "own":
+            fresh = o.personal_init == "fresh"
+            parts["personal_extractor"] = personal(drawn_anew(backbone.extractor) if fresh else backbone.extractor)
+        self.generic, self.personal = self.bases(backbone.feature_width) if o.projections else (None, None)
+        parts["projector"] = constant(Bases(self.generic, None if self.personal is None else self.personal[0]))
+        head = backbone.head
+        if self.generic is not None and o.projection != "square":
+            width = self.generic.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
+            head = nn.Linear(width, self.setting.classes)
+        parts["head"] = shared(head, "head")
+        return parts
+
+    def bases(self, width: int) -> tuple[Tensor, Tensor]:
+        """A_0 ``[d, r]`` and A_1 to A_N ``[N, d, r]``; for ``tall``, the subspaces' places ``[N + 1]``, one-hot."""
+        o, clients = self.options, self.setting.clients
+        if o.projection == "tall":
+            places = torch.eye(clients + 1)
+            return places[0], places[1:]
+        seed = int(torch.randint(2**62, ()))
+        try:
+            projector = OrthogonalProjector(width, clients, o.rank, o.basis, o.remainder, o.overflow, seed=seed)
+        except ValueError as error:
+            raise ConfigError(f"fedios: {error}") from None
+        if o.projection == "coords" and projector.generic.shape[-1] != projector.rank:
+            raise ConfigError("fedios: projection=coords needs remainder=unused, as both parts must have r features")
+        return projector.generic, projector.personal
+
+    def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
+        """Each client has a subspace of its own."""
+        if self.personal is None:
+            return {}
+        return {"projector.personal": self.personal[number].to(common["projector.personal"].dtype)}
+
+    def phases(self, round: int) -> list[Phase]:
+        """One phase, everything together."""
+        own = ("personal_extractor",) if self.options.personal_extractor == "own" else ()
+        return [Phase(("extractor", *own, "head"), self.loss, self.setting.local_epochs)]
+
+    def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
+        """Three cross entropies and the regulariser; records the mean |p_g . p_p|."""
+        o = self.options
+        if o.personal_extractor == "none":
+            return super().loss(client, batch)
+        f_g, f_p = self.features(client, batch.x)
+        p_g, p_p, p_f, inner = self.project(client, f_g, f_p)
+        fused, generic, own = (F.cross_entropy(client.head(p), batch.y) for p in (p_f, p_g, p_p))
+        loss = fused + generic + own
+        if o.lam > 0:
+            loss = loss + o.lam * (inner if o.reg_on == "projected" else (f_g * f_p).sum(-1)).abs().mean()
+        return loss, {"inner_product": inner.detach().abs().mean()}
+
+    def predict(self, client: Any, batch: Batch) -> Tensor:
+        """``H(p_f)``."""
+        if self.options.personal_extractor == "none":
+            p_f = self.project_one(client.extractor(batch.x), client.projector.generic)
+        else:
+            p_f = self.project(client, *self.features(client, batch.x))[2]
+        logits: Tensor = client.head(p_f)
+        return logits
+
+    def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
+        """``H(P_g f(x; W_g))``."""
+        f_g = server.extractor(batch.x)
+        generic = None if self.generic is None else self.generic.to(f_g)
+        logits: Tensor = server.head(self.project_one(f_g, generic))
+        return logits
+
+    def features(self, client: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``f(x; W_g)`` and ``f(x; W_p)``, ``[b, d]`` each."""
+        f_g = client.extractor(x)
+        return f_g, client.personal_extractor(x) if self.options.personal_extractor == "own" else f_g
+
+    def project(self, client: Any, f_g: Tensor, f_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``p_g``, ``p_p``, ``p_f`` and ``p_g . p_p`` ``[b]``."""
+        o = self.options
+        generic, own = client.projector.generic, client.projector.personal
+        if generic is not None and o.projection == "square":
+            return ops.orthogonal_project(f_g, f_p, generic, own, o.alpha, o.post_activation == "relu")
+        p_g, p_p = self.project_one(f_g, generic), self.project_one(f_p, own)
+        return p_g, p_p, o.alpha * p_g + (1 - o.alpha) * p_p, (p_g * p_p).sum(-1)
+
+    def project_one(self, f: Tensor, basis: Tensor | None) -> Tensor:
+        """``P f`` of features ``[b, d]``, without a basis f as it is."""
+        if basis is not None and self.options.projection == "tall":
+            f = (basis[:, None] * f[:, None, :]).flatten(1)
+        elif basis is not None:
+            f = f @ basis
+            f = f @ basis.mT if self.options.projection == "square" else f
+        return torch.relu(f) if self.options.post_activation == "relu" else f
+
+
+class Bases(nn.Module):
+    """Holds what spans the generic and the client's own subspace; nothing without projections."""
+
+    def __init__(self, generic: Tensor | None, personal: Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("generic", generic)
+        self.register_buffer("personal", personal)

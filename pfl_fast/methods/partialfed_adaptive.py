@@ -1,0 +1,200 @@
+"""PartialFed-Adaptive: each client learns which parts of the average to load.
+
+Symbols as in the paper; client c, round t, groups g = 1..k of tensors, BatchNorm's running statistics among them:
+
+    loc = W_{t-1}^c,  glo = W_t               both trained by this client
+    alpha = softmax(a), a in R^{k x 2}        column 0 local, column 1 global; equal at first, kept by the client
+    G ~ Gumbel(0, 1), k x 2
+    u = softmax((log alpha + G) / tau_t)      rowwise
+    A = onehot(argmax u) - stopgrad(u) + u    one-hot, with the gradient of u
+    W_b[g] = A[g, 0] loc[g] + A[g, 1] glo[g]
+    l = CE(W_b; batch)
+
+Of f_m + f_s batches, the first f_m step the selected copy of each group (the other is not touched), the rest step a:
+
+    dl/da[g, 1] = (u[g, 0] u[g, 1] / tau_t) <dl/dW_b[g], glo[g] - loc[g]> = -dl/da[g, 0]
+
+After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), or the copy with the larger alpha (hard). It is
+kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client fine-tunes its W^c on its own.
+
+Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization", NeurIPS 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pfl_fast import ops
+from pfl_fast.errors import ConfigError
+from pfl_fast.methods.base import Batch, Method, Part, Phase, Setting, Tensors, part_of, personal
+from pfl_fast.methods.partialfed_fix import OFFICE_HOME, PAPER, PRESETS
+from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
+from pfl_fast.options import option
+
+
+@dataclass(frozen=True)
+class PartialFedAdaptiveOptions:
+    """Options of PartialFed-Adaptive; the defaults are the paper's best level and its way to sample."""
+
+    granularity: str = option("layer", "what is loaded as a whole; stages and blocks are ResNet's", GRANULARITIES)
+    merged: bool = option(False, "one group of the stem and the first block, or of a layer and its BatchNorm")
+    sample: str = option(
+        "soft",
+        "a client's model after a round: the mean of both copies by alpha, or the likelier one",
+        ["soft", "hard"],
+    )
+    soft_finetune: str = option(
+        "last",
+        "after soft sampling train for an epoch: only after the last round (finetune_epochs), or in every one",
+        ["last", "every"],
+    )
+    finetune_epochs: int = option(5, "epochs that each client trains alone after the last round", minimum=0)
+    f_m: int = option(1, "batches that train the model before the strategy's turn", minimum=1)
+    f_s: int = option(1, "batches that train the strategy before the model's turn; 0: it stays as it is", minimum=0)
+    tau: float = option(5.0, "temperature of the first round", minimum=1e-6)
+    annealing: str = option("exponential", "how the temperature falls to zero", ["exponential", "linear"])
+    tau_decay: float = option(0.965, "exponential: factor from round to round", minimum=1e-6, maximum=1)
+    tau_floor: float = option(0.05, "the temperature does not fall below", minimum=1e-6)
+    policy_optimizer: str = option("adam", "of the strategy; sgd: as the model's", ["adam", "sgd"])
+    policy_lr: float = option(0.01, "Adam's learning rate", minimum=0)
+
+
+class PartialFedAdaptive(Method):
+    """A local and a global copy of the model, and per group the probability to take the one or the other."""
+
+    title = "PartialFed-Adaptive"
+    paper = PAPER
+    summary = "everything is averaged, each client learns which parts of it to load"
+    Options = PartialFedAdaptiveOptions
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+
+    def __init__(self, options: PartialFedAdaptiveOptions, setting: Setting) -> None:
+        if options.soft_finetune == "every" and options.sample != "soft":
+            raise ConfigError("partialfed-adaptive: soft_finetune=every needs sample=soft")
+        super().__init__(options, setting)
+        self.groups: list[str] = []
+        self.segments: dict[str, int] = {}  # of each tensor the number of its group
+
+    @classmethod
+    def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
+        """The values for Office-Home; on other data the learning rate by backbone."""
+        return OFFICE_HOME if dataset == "office-home" else super().defaults(model, dataset)
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """Both copies start from W_0; the local one is what becomes of the client."""
+        groups = tensor_groups(backbone, self.options.granularity, self.options.merged)
+        self.groups = list(groups)
+        self.segments = {name: number for number, names in enumerate(groups.values()) for name in names}
+        return {
+            "local": Part(deepcopy(backbone), uploads="model"),
+            "global_": Part(deepcopy(backbone), receives="model"),
+            "policy": personal(Policy(len(groups))),
+        }
+
+    def phases(self, round: int) -> list[Phase]:
+        """Model and strategy in turn, at the temperature of the round, then sampling."""
+        o, tau = self.options, self.temperature(round)
+        search = Phase(
+            ("local", "global_", "policy"),
+            partial(self.search_loss, tau=tau),
+            self.setting.local_epochs,
+            turns=(("local", "global_"),) * o.f_m + (("policy",),) * o.f_s,
+            adam={"policy": o.policy_lr} if o.policy_optimizer == "adam" else {},
+            moves=partial(self.selected, tau=tau),
+            after=self.sample,
+        )
+        return [search] if o.soft_finetune == "last" else [search, Phase(("local",), self.loss, 1)]
+
+    def final_phases(self) -> list[Phase]:
+        """The fine-tune of the sampled model."""
+        epochs = self.options.finetune_epochs
+        return [Phase(("local",), self.loss, epochs)] if epochs else []
+
+    def temperature(self, round: int) -> float:
+        """``tau_t``, t counted from 0."""
+        o, t = self.options, round - 1
+        falling = o.tau_decay**t if o.annealing == "exponential" else 1 - t / self.setting.rounds
+        return float(max(o.tau * falling, o.tau_floor))
+
+    def search_loss(self, client: Any, batch: Batch, tau: float) -> tuple[Tensor, Tensors]:
+        """``CE(W_b; batch)``; records alpha."""
+        u = choice(client.policy.logits, batch.seed, tau)
+        return F.cross_entropy(self.mixed(client, u, batch.x), batch.y), self.recorded(client)
+
+    def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
+        """Cross entropy of the client's own model, for fine-tuning; records alpha."""
+        return F.cross_entropy(self.predict(client, batch), batch.y), self.recorded(client)
+
+    def recorded(self, client: Any) -> Tensors:
+        """The probability to load each group from the global model, and their mean."""
+        alpha = torch.softmax(client.policy.logits.detach(), dim=1)[:, 1]
+        return {"alpha": alpha.mean(), **{f"alpha.{group}": alpha[g] for g, group in enumerate(self.groups)}}
+
+    def mixed(self, client: Any, u: Tensor, x: Tensor) -> Tensor:
+        """Logits of W_b; the running statistics of the selected copy are updated."""
+        local, global_ = dict(client.local.named_parameters()), dict(client.global_.named_parameters())
+        segments = [self.segments[name] for name in local]
+        parameters = ops.mix(list(local.values()), list(global_.values()), u, segments, hard=True)
+        buffers = [
+            (name, mine, client.global_.get_buffer(name), u[self.segments[name]] >= 0.5)
+            for name, mine in client.local.named_buffers()
+            if name in self.segments
+        ]
+        used = {name: torch.where(is_global, theirs, mine) for name, mine, theirs, is_global in buffers}
+        logits: Tensor = functional_call(client.local, {**dict(zip(local, parameters, strict=True)), **used}, (x,))
+        for name, mine, theirs, is_global in buffers:
+            mine.copy_(torch.where(is_global, mine, used[name]))
+            theirs.copy_(torch.where(is_global, used[name], theirs))
+        return logits
+
+    def selected(self, client: Tensors, seed: Tensor, tau: float) -> Tensors:
+        """Which parameters may move: those of the copy that the same draw selects in the loss."""
+        is_global = choice(client["policy.logits"], seed, tau) >= 0.5
+        flags = {f"local.{name}": ~is_global[segment] for name, segment in self.segments.items()}
+        return {**flags, **{f"global_.{name}": is_global[segment] for name, segment in self.segments.items()}}
+
+    def sample(self, client: Tensors) -> Tensors:
+        """``W_t^c``; whole numbers cannot be mixed and come from the likelier copy."""
+        a, local, global_ = client["policy.logits"], part_of(client, "local"), part_of(client, "global_")
+        likelier = a[:, 1] > a[:, 0]
+        result = {n: torch.where(likelier[self.segments[n]], global_[n], mine) for n, mine in local.items()}
+        if self.options.sample == "soft":
+            names = [name for name, mine in local.items() if mine.is_floating_point()]
+            alpha, segments = torch.softmax(a, dim=1)[:, 1], [self.segments[name] for name in names]
+            soft = ops.mix([local[n] for n in names], [global_[n] for n in names], alpha, segments)
+            result.update(zip(names, soft, strict=True))
+        return {f"local.{name}": value for name, value in result.items()}
+
+    def predict(self, client: Any, batch: Batch) -> Tensor:
+        """``[b, C]`` logits of W^c."""
+        logits: Tensor = client.local(batch.x)
+        return logits
+
+    def predict_global(self, server: Any, batch: Batch) -> Tensor:
+        """``[b, C]`` logits of the average."""
+        logits: Tensor = server.model(batch.x)
+        return logits
+
+
+class Policy(nn.Module):
+    """Holds a, ``[k, 2]``."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(groups, 2))
+
+
+def choice(a: Tensor, seed: Tensor, tau: float) -> Tensor:
+    """``u[:, 1]``, ``[k]``: softmax of two columns is the sigmoid of their difference. From 0.5 on it means global."""
+    uniform = ops.philox_uniform(seed, a.shape).to(a.dtype)
+    noisy = a - torch.log(-torch.log(uniform))
+    return torch.sigmoid((noisy[:, 1] - noisy[:, 0]) / tau)

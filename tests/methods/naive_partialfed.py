@@ -1,0 +1,168 @@
+"""PartialFed once more, from the paper alone: whole modules copied tensor by tensor, loops, torch's optimizers.
+
+Nothing of the library is used but the order of batches, who takes part, the initial weights and the noise.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from pfl_fast.engine.sampling import sample
+from pfl_fast.models import Backbone
+from pfl_fast.ops import reference
+from pfl_fast.randomness import key
+
+
+@dataclass
+class Person:
+    """A client: its model, and for PartialFed-Adaptive the logits a."""
+
+    number: int
+    model: Backbone
+    a: torch.Tensor | None = None
+    losses: list = field(default_factory=list)  # (samples, loss), of all rounds
+
+
+class Federation:
+    """What both have in common: everything is averaged, and at the end everybody trains alone."""
+
+    def __init__(self, experiment, initial):
+        self.data, self.s, self.o = experiment.data, experiment.settings, experiment.options
+        self.server = deepcopy(initial)
+        self.clients = [Person(i, deepcopy(initial)) for i in range(self.data.clients)]
+
+    def rounds(self):
+        for number in range(1, self.s.rounds + 1):
+            cohort = sample(self.s, len(self.clients), number)
+            for i in cohort.trains:
+                self.train(self.clients[i], number)
+            self.average([self.clients[i] for i in cohort.uploads])
+            for i in cohort.receives:
+                self.receive(self.clients[i])
+        for client in self.clients:
+            if self.o.finetune_epochs:
+                self.receive(client)
+                self.epochs(client, self.sgd([client.model]), self.s.rounds + 1, 0, self.o.finetune_epochs, 0)
+        return self
+
+    def average(self, uploading):
+        sizes = [len(self.data.indices("train", c.number)) for c in uploading]
+        states = [c.model.state_dict() for c in uploading]
+        for name, tensor in self.server.state_dict().items():
+            if tensor.is_floating_point():
+                tensor.copy_(sum(n / sum(sizes) * state[name] for n, state in zip(sizes, states, strict=True)))
+            else:
+                tensor.copy_(states[0][name])
+
+    def sgd(self, models):
+        parameters = [p for model in models for p in model.parameters()]
+        return torch.optim.SGD(parameters, self.s.lr, self.s.momentum, weight_decay=self.s.weight_decay)
+
+    def epochs(self, client, optimizer, number, first, count, step):
+        """Plain training of the client's model; returns the number of the next step."""
+        client.model.train()
+        for epoch in range(first, first + count):
+            for x, y, _ in self.data.batches(client.number, number, epoch):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(client.model(x), y)
+                loss.backward()
+                optimizer.step()
+                client.losses.append((len(y), loss.item()))
+                step += 1
+        return step
+
+
+class Fix(Federation):
+    """``is_loaded(name)`` says which tensors a client takes from the server."""
+
+    def __init__(self, experiment, initial, is_loaded):
+        super().__init__(experiment, initial)
+        self.is_loaded = is_loaded
+
+    def receive(self, client):
+        for name, tensor in client.model.state_dict().items():
+            if self.is_loaded(name):
+                tensor.copy_(self.server.state_dict()[name])
+
+    def train(self, client, number):
+        self.receive(client)
+        self.epochs(client, self.sgd([client.model]), number, 0, self.s.local_epochs, 0)
+
+
+class Adaptive(Federation):
+    """``group_of(name)`` says to which of ``k`` groups a tensor belongs."""
+
+    def __init__(self, experiment, initial, group_of, k):
+        super().__init__(experiment, initial)
+        self.group_of = group_of
+        for client in self.clients:
+            client.a = torch.zeros(k, 2, dtype=torch.float64, requires_grad=True)
+
+    def receive(self, client):
+        """The global model is copied anew in each round."""
+
+    def tau(self, number):
+        t = number - 1
+        if self.o.annealing == "linear":
+            return max(self.o.tau * (1 - t / self.s.rounds), self.o.tau_floor)
+        return max(self.o.tau * self.o.tau_decay**t, self.o.tau_floor)
+
+    def train(self, client, number):
+        loc, glo, a = client.model, deepcopy(self.server), client.a
+        of_weights = self.sgd([loc, glo])
+        if self.o.policy_optimizer == "adam":
+            of_policy = torch.optim.Adam([a], lr=self.o.policy_lr)
+        else:
+            of_policy = torch.optim.SGD([a], self.s.lr, self.s.momentum, weight_decay=self.s.weight_decay)
+        step = 0
+        for epoch in range(self.s.local_epochs):
+            for b, (x, y, _) in enumerate(self.data.batches(client.number, number, epoch)):
+                seed = key(self.s.seed, "noise", client.number, number, step)
+                uniform = reference.philox_uniform(torch.tensor(seed), a.shape).double()
+                noise = -torch.log(-torch.log(uniform))
+                with torch.no_grad():
+                    u = torch.softmax((torch.log_softmax(a, dim=1) + noise) / self.tau(number), dim=1)
+                picked = u.argmax(dim=1)
+                loss, gradients = self.at(loc, glo, picked, x, y)
+                client.losses.append((len(y), loss))
+                if b % (self.o.f_m + self.o.f_s) < self.o.f_m:
+                    of_weights.zero_grad()
+                    for name, gradient in gradients.items():
+                        # torch leaves alone what has no gradient, momentum and decay included
+                        (glo if picked[self.group_of(name)] else loc).get_parameter(name).grad = gradient
+                    of_weights.step()
+                else:
+                    pull = torch.zeros(len(a), dtype=torch.float64)
+                    for name, gradient in gradients.items():
+                        difference = glo.get_parameter(name) - loc.get_parameter(name)
+                        pull[self.group_of(name)] += (gradient * difference.detach()).sum()
+                    slope = u[:, 0] * u[:, 1] / self.tau(number) * pull
+                    a.grad = torch.stack([-slope, slope], dim=1)
+                    of_policy.step()
+                step += 1
+        self.sample(client, glo)
+        if self.o.soft_finetune == "every":
+            self.epochs(client, of_weights, number, self.s.local_epochs, 1, step)
+
+    def at(self, loc, glo, picked, x, y):
+        """Loss and gradients of the picked copies put together, whose running statistics go back to them."""
+        together = deepcopy(loc).train()
+        copies = [loc.state_dict(), glo.state_dict()]
+        for name, tensor in together.state_dict().items():
+            tensor.copy_(copies[picked[self.group_of(name)]][name])
+        loss = F.cross_entropy(together(x), y)
+        loss.backward()
+        for name, buffer in together.named_buffers():
+            copies[picked[self.group_of(name)]][name].copy_(buffer)
+        return loss.item(), {name: p.grad for name, p in together.named_parameters()}
+
+    def sample(self, client, glo):
+        alpha = torch.softmax(client.a.detach(), dim=1)
+        for name, mine in client.model.state_dict().items():
+            theirs, share = glo.state_dict()[name], alpha[self.group_of(name)]
+            if self.o.sample == "soft" and mine.is_floating_point():
+                mine.copy_(share[0] * mine + share[1] * theirs)
+            elif share[1] > share[0]:
+                mine.copy_(theirs)

@@ -1,0 +1,251 @@
+import math
+from copy import deepcopy
+
+import pytest
+import torch
+
+from pfl_fast.engine.training import Interrupted
+from pfl_fast.errors import ConfigError
+from pfl_fast.experiment import resolve
+from pfl_fast.methods.base import Batch, Once, Phase, Setting
+from pfl_fast.methods.fedafk import FedAFK, FedAFKOptions, local_features
+from pfl_fast.methods.local import Local
+from tests.engine import toys
+from tests.engine.runs import everything, numbers, resumed, small
+from tests.engine.test_resume import StopAfter, same
+from tests.methods.compare import COMMON, assert_equals_naive
+from tests.methods.naive_fedafk import AFKFederation
+
+ALL_AT_ONCE = {"model": toys.with_batch_norm(), "local_epochs": 2, "momentum": 0.9, "join_ratio": 0.6}
+SWITCHES = {
+    "everything at once": ALL_AT_ONCE,
+    "no mixing": {"afa": False, **ALL_AT_ONCE},
+    "no transfer": {"kt": False, **ALL_AT_ONCE},
+    "neither": {"afa": False, "kt": False, **ALL_AT_ONCE},
+    "another lam": {"lam": 0.7},
+    "only transfer": {"lam": 1},
+    "mostly global": {"mu_init": 0.1, "lr": 0.01},
+    "all global": {"mu_init": 0},
+    "all local": {"mu_init": 1},
+    "two points": {"mu_grad": "two_point", **ALL_AT_ONCE},
+    "two points, phased": {"mu_grad": "two_point", "schedule": "phased", "model": toys.with_batch_norm()},
+    "reused gradients": {"mu_grad": "reuse", **ALL_AT_ONCE},
+    "the other direction": {"kl": "global_local"},
+    "squared difference": {"kl": "none_softmax"},
+    "phased": {"schedule": "phased", **ALL_AT_ONCE},
+    "phased, no batch norm": {"schedule": "phased", "local_epochs": 2},
+    "phased, no mixing": {"schedule": "phased", "afa": False, "local_epochs": 2},
+    "phased, no transfer": {"schedule": "phased", "kt": False, "model": toys.with_batch_norm()},
+    "head once": {"head_phase": "per_round", "local_epochs": 3},
+    "mu anywhere": {"mu_clip": False, "lr": 1.0},
+    "own random heads": {"random_head": "per_client", "join_ratio": 0.6},
+}
+
+
+@pytest.mark.parametrize("case", COMMON)
+def test_two_rounds_equal_the_naive_ones(case):
+    assert_equals_naive("fedafk", COMMON[case], AFKFederation)
+
+
+@pytest.mark.parametrize("case", SWITCHES)
+def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
+    assert_equals_naive("fedafk", SWITCHES[case], AFKFederation)
+
+
+def test_mu_is_recorded():
+    running, expected = assert_equals_naive("fedafk", {"local_epochs": 2}, AFKFederation)
+    pairs = [pair for client in expected.clients for pair in client.mus]
+    recorded = sum(r["mu"] * r["samples"] for r in running.records)
+    assert recorded == pytest.approx(sum(n * mu for n, mu in pairs))
+    assert all(0 < r["mu"] < 1 and r["mu"] != 0.5 for r in running.records)
+
+
+@pytest.fixture
+def client():
+    """A client whose extractors are apart, its method and a batch."""
+    running = toys.experiment("fedafk", model=toys.with_batch_norm())
+    client = deepcopy(running.layout.client)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for part in (client.extractor, client.global_extractor):
+            for parameter in part.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+        client.mixing.mu.fill_(0.3)
+    x, y = running.data.take(running.data.indices("train", 0))
+    yield client, running.method, Batch(x, y, torch.tensor(0))
+    running.close()
+
+
+def slope(function, parameter, place, step=1e-6):
+    """A finite difference."""
+    values = []
+    with torch.no_grad():
+        for sign in (1, -1):
+            parameter.view(-1)[place] += sign * step
+            values.append(function().item())
+            parameter.view(-1)[place] -= sign * step
+    return (values[0] - values[1]) / (2 * step)
+
+
+@pytest.mark.parametrize("options", [{}, {"mu_grad": "two_point"}])
+def test_the_gradient_of_mu_is_the_slope_of_the_loss_at_the_mixture(client, options):
+    person, method, batch = client
+    method.options = FedAFKOptions(**options)
+    (gradient,) = torch.autograd.grad(method.both_losses(person, batch)[0], [person.mixing.mu])
+    assert abs(gradient) > 1e-3
+    assert gradient.item() == pytest.approx(slope(lambda: method.both_losses(person, batch)[0], person.mixing.mu, 0))
+
+
+def test_the_gradient_of_the_own_extractor_is_mu_times_that_of_the_mixture(client):
+    person, method, batch = client
+    weight = person.extractor[1].weight
+    (gradient,) = torch.autograd.grad(method.both_losses(person, batch)[0], [weight])
+    for place in (0, 7, 29):
+        expected = slope(lambda: method.both_losses(person, batch)[0], weight, place)
+        assert gradient.view(-1)[place].item() == pytest.approx(expected, abs=1e-8)
+    method.options = FedAFKOptions(afa=False)
+    mu, other = person.mixing.mu.detach(), person.global_extractor.state_dict()
+    bar = deepcopy(person)
+    for name, parameter in bar.extractor.named_parameters():
+        parameter.data = mu * parameter.data + (1 - mu) * other[name]
+    (at_mixture,) = torch.autograd.grad(method.both_losses(bar, batch)[0], [bar.extractor[1].weight])
+    torch.testing.assert_close(gradient, mu * at_mixture)
+
+
+def test_the_global_extractor_learns_from_the_random_head_alone(client):
+    person, method, batch = client
+    weights = list(person.global_extractor.parameters())
+    mine = torch.autograd.grad(method.both_losses(person, batch)[0], weights)
+    theirs = torch.autograd.grad(method.global_loss(person, batch)[0], weights)
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_the_reused_gradient_of_mu(client):
+    """``<theta_i - theta_G, mu g_i + (1 - mu) g_G>`` for one parameter of two numbers."""
+    _, method, _ = client
+    method.mixed = ["w"]
+    tensors = {"extractor.w": torch.tensor([3.0, 1]), "global_extractor.w": torch.tensor([1.0, 2])}
+    gradients = {"extractor.w": torch.tensor([4.0, 8]), "global_extractor.w": torch.tensor([8.0, 4])}
+    got = method.reuse_gradients({**tensors, "mixing.mu": torch.tensor(0.25)}, gradients)
+    assert got.pop("mixing.mu").item() == 2 * (0.25 * 4 + 0.75 * 8) - 1 * (0.25 * 8 + 0.75 * 4)
+    assert got == gradients
+
+
+def test_the_direction_of_the_divergence_by_hand():
+    """Features whose softmax is (1/4, 3/4) against (1/2, 1/2)."""
+    f_i, f_g = torch.tensor([[0, math.log(3)]] * 2).double(), torch.zeros(2, 2).double()
+    expected = {
+        "local_global": math.log(1 / 2) / 4 + 3 * math.log(3 / 2) / 4,
+        "global_local": math.log(2) / 2 + math.log(2 / 3) / 2,
+        "none_softmax": math.log(3) ** 2 / 2,
+    }
+    for kl, value in expected.items():
+        method = FedAFK(FedAFKOptions(kl=kl), Setting(clients=1, rounds=1, local_epochs=1, classes=2))
+        assert method.transfer(f_i, f_g).item() == pytest.approx(value)
+
+
+class LocalInTwoPhases(Local):
+    """Extractor and head of a client that trains alone, one epoch each in turn."""
+
+    def phases(self, round):
+        return [Phase(("extractor",), self.loss, 1), Phase(("head",), self.head_loss, 1, self.once)] * 2
+
+    once = {"f": Once("extractor", local_features)}  # noqa: RUF012
+
+    def head_loss(self, client, batch):
+        return torch.nn.functional.cross_entropy(client.head(batch.once["f"]), batch.y), {}
+
+
+@pytest.mark.parametrize("model", [toys.plain(), toys.with_batch_norm(), toys.with_dropout()])
+@pytest.mark.parametrize("executor", ["sequential", "batched"])
+def test_without_mixing_and_transfer_every_client_trains_alone_to_the_bit(model, executor):
+    values = {"model": model, "local_epochs": 2, "momentum": 0.9, "executor": executor}
+    with (
+        toys.ran("fedafk", afa=False, kt=False, **values) as mine,
+        toys.ran(LocalInTwoPhases, **values) as theirs,
+    ):
+        assert same(toys.state_of(mine), toys.state_of(theirs))
+        assert mine.records[-1]["uploaded"] == 0
+
+
+def test_lam_of_zero_is_no_transfer_to_the_bit():
+    with toys.ran("fedafk", lam=0) as mine, toys.ran("fedafk", kt=False) as theirs, toys.ran("fedafk") as neither:
+        assert same(toys.state_of(mine), toys.state_of(theirs))
+        assert not same(toys.state_of(mine), toys.state_of(neither))
+
+
+def test_without_mixing_the_global_extractor_is_trained_all_the_same_to_the_bit():
+    with toys.ran("fedafk", afa=False) as mine, toys.ran("fedafk") as theirs:
+        mine_tensors, all_tensors = toys.state_of(mine), toys.state_of(theirs)
+        for name, tensor in mine_tensors.items():
+            same_in_both = "server" in name or "global_extractor" in name or "random_head" in name
+            assert torch.equal(tensor, all_tensors[name]) == same_in_both, name
+        assert {name.split()[2].split(".")[0] for name in all_tensors.keys() - mine_tensors.keys()} == {"mixing"}
+
+
+def test_only_the_extractor_travels_and_there_is_no_global_model():
+    with toys.ran("fedafk", model=toys.with_batch_norm(), batch_norm="shared") as running:
+        sent = {e.uploads for e in running.layout.uploaded}
+        assert sent == {f"extractor.{name}" for name in toys.with_batch_norm().extractor.state_dict()}
+        assert {e.receives for e in running.layout.received} == sent
+        assert running.records[-1]["global_accuracy"] is None
+        heads = [running.server.state.row(client)["random_head.weight"] for client in range(running.data.clients)]
+        assert all(torch.equal(head, running.layout.common["head.weight"]) for head in heads)
+
+
+def test_aggregation_does_not_change_what_a_client_predicts():
+    with toys.ran("fedafk", tests=9) as running:
+        for record in running.records:
+            assert record["test_accuracy_after_local"] == record["test_accuracy_after_agg"]
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_mu_is_clipped_if_wanted(clip):
+    with toys.ran("fedafk", lr=2.0, mu_clip=clip, rounds=3) as running:
+        state = toys.state_of(running)
+        mus = [state[f"client {i} mixing.mu"].item() for i in range(running.data.clients)]
+    assert all(0 <= mu <= 1 for mu in mus) == clip
+    assert not clip or {0.0, 1.0} & set(mus)
+
+
+def test_random_heads_of_their_own():
+    running = toys.experiment("fedafk", random_head="per_client")
+    rows = [running.server.state.row(client) for client in range(running.data.clients)]
+    running.close()
+    for name in ("random_head.weight", "random_head.bias"):
+        values = torch.stack([row[name] for row in rows])
+        assert values.dtype == torch.float64
+        assert values.abs().max() <= 1 / math.sqrt(rows[0]["random_head.weight"].shape[1])
+        assert len({tuple(value.flatten().tolist()) for value in values}) == len(rows)
+        assert (values > 0).any()
+        assert (values < 0).any()
+    assert all(torch.equal(row["head.weight"], rows[0]["head.weight"]) for row in rows)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match="mu_grad=reuse needs schedule=interleaved"):
+        toys.experiment("fedafk", mu_grad="reuse", schedule="phased")
+    with pytest.raises(ConfigError, match="lam: must be at most 1"):
+        toys.experiment("fedafk", lam=2)
+
+
+def test_the_papers_values():
+    resolved = resolve(FedAFK, {}, "resnet18", "paper")
+    assert (resolved.settings.rounds, resolved.settings.lr, resolved.settings.batch_size) == (1000, 0.1, 10)
+    assert resolve(FedAFK, {}, "cnn").settings.lr == 0.005
+    assert (resolved.options.lam, resolved.options.mu_init) == (0.3, 0.5)
+
+
+def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
+    values = {"norm": True, "join_ratio": 0.7, "momentum": 0.5, "random_head": "per_client"}
+    whole = small("fedafk", **values)
+    whole.run()
+    stopped = small("fedafk", out=tmp_path / "run", **values)
+    stopped.listeners.append(StopAfter(stopped, 6))
+    with pytest.raises(Interrupted):
+        stopped.run()
+    again = resumed(tmp_path / "run", norm=True)
+    assert 0 < again.server.rounds_done < 3
+    again.run()
+    assert same(everything(again), everything(whole))
+    assert numbers(again) == numbers(whole)

@@ -1,0 +1,215 @@
+import pytest
+import torch
+
+from pfl_fast.engine.training import Interrupted
+from pfl_fast.errors import ConfigError
+from pfl_fast.experiment import resolve
+from pfl_fast.methods.base import Batch, Client, drawn_anew
+from pfl_fast.methods.fedios import FediOS
+from tests.engine import toys
+from tests.engine.runs import everything, numbers, resumed, small
+from tests.engine.test_resume import StopAfter, same
+from tests.methods.compare import COMMON, assert_equals_naive
+from tests.methods.naive_fedios import OSFederation
+
+THE_METHODS_OWN = {"rank": None, "overflow": "error"}
+WIDE = {"model": toys.plain(width=13), **THE_METHODS_OWN}  # five clients: r = 2, one column is left
+ALL_AT_ONCE = {
+    "model": toys.with_batch_norm(width=13),
+    "local_epochs": 2,
+    "momentum": 0.8,
+    "join_ratio": 0.6,
+    **THE_METHODS_OWN,
+}
+SWITCHES = {
+    "everything at once": ALL_AT_ONCE,
+    "only the selected train": {"train_all": False, **ALL_AT_ONCE},
+    "no projections": {"projections": False, **ALL_AT_ONCE},
+    "no personal extractor": {"personal_extractor": "none", **ALL_AT_ONCE},
+    "one extractor": {"personal_extractor": "shared", **ALL_AT_ONCE},
+    "one extractor, no projections": {"personal_extractor": "shared", "projections": False},
+    "extractors start alike": {"personal_init": "same", **WIDE},
+    "no regulariser": {"lam": 0, **WIDE},
+    "mostly generic": {"alpha": 0.9, **WIDE},
+    "relu": {"post_activation": "relu", "lam": 1, **ALL_AT_ONCE},
+    "relu, no projections": {"post_activation": "relu", "projections": False, "lam": 1},
+    "regulariser before projection": {"reg_on": "raw", **ALL_AT_ONCE},
+    "rank": {**WIDE, "rank": 1},
+    "coordinates as basis": {"basis": "identity", **WIDE},
+    "uniform basis": {"basis": "uniform", "post_activation": "relu", **WIDE},
+    "remainder is generic": {"remainder": "generic", **ALL_AT_ONCE},
+    "shared subspaces": {**WIDE, "rank": 3, "overflow": "cycle"},
+    "random subspaces": {**WIDE, "rank": 6, "overflow": "random", "lam": 0.5},
+    "coordinates": {"projection": "coords", "lam": 0.5, **ALL_AT_ONCE},
+    "coordinates, no personal extractor": {"projection": "coords", "personal_extractor": "none", **WIDE},
+    "coordinates, relu": {"projection": "coords", "post_activation": "relu", **WIDE},
+    "tall": {"projection": "tall", **ALL_AT_ONCE},
+    "tall, relu, one extractor": {"projection": "tall", "post_activation": "relu", "personal_extractor": "shared"},
+}
+
+
+@pytest.mark.parametrize("case", COMMON)
+def test_two_rounds_equal_the_naive_ones(case):
+    assert_equals_naive("fedios", COMMON[case], OSFederation)
+
+
+@pytest.mark.parametrize("case", SWITCHES)
+def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
+    running, expected = assert_equals_naive("fedios", SWITCHES[case], OSFederation)
+    recorded = [record["inner_product"] * record["samples"] for record in running.records if "inner_product" in record]
+    assert sum(recorded) == pytest.approx(sum(n * inner for n, inner in expected.inner), abs=1e-6)
+    assert bool(recorded) == (running.options.personal_extractor != "none")
+    # The server's tensors are equal by now; so must be what is made of them.
+    x, y = running.data.take(running.data.union("test"))
+    logits = expected.predict_global(x)
+    got = running.method.predict_global(Client(expected.server), Batch(x, y, torch.tensor(0)))
+    torch.testing.assert_close(got.detach(), logits, rtol=1e-6, atol=1e-6)
+    assert running.records[-1]["global_accuracy"] == pytest.approx((logits.argmax(1) == y).double().mean().item())
+
+
+def projections(**values):
+    """Generic and personal bases of all clients, before training."""
+    running = toys.experiment("fedios", **values)
+    rows = [running.server.state.row(client) for client in range(running.data.clients)]
+    running.close()
+    return [row["projector.generic"] for row in rows], [row["projector.personal"] for row in rows]
+
+
+@pytest.mark.parametrize("basis", ["gaussian", "uniform", "identity"])
+def test_projections_are_orthogonal_and_of_rank_r(basis):
+    generic, own = projections(basis=basis, **WIDE)
+    assert all(torch.equal(a, generic[0]) for a in generic)
+    matrices = [a @ a.T for a in [generic[0], *own]]
+    for i, p in enumerate(matrices):
+        torch.testing.assert_close(p, p.T)
+        torch.testing.assert_close(p @ p, p, rtol=1e-6, atol=1e-6)
+        assert p.trace().item() == pytest.approx(13 // 6)
+        for q in matrices[:i]:
+            assert (p @ q).abs().max() < 1e-6
+
+
+def test_what_to_do_with_too_many_subspaces():
+    with pytest.raises(ConfigError, match=r"fedios: .*rank must be at most 2.*overflow='cycle' or 'random'"):
+        toys.experiment("fedios", **{**WIDE, "rank": 3})
+    with pytest.raises(ConfigError, match="rank must be from 1 to features, 5, got 0"):
+        toys.experiment("fedios", **THE_METHODS_OWN)
+    generic, own = projections(**{**WIDE, "rank": 3, "overflow": "cycle"})
+    assert [torch.equal(own[0], other) for other in own] == [True, False, False, True, False]  # 13 // 3 - 1 blocks
+    assert max((generic[0].T @ a).abs().max() for a in own) < 1e-6
+    generic, own = projections(**{**WIDE, "rank": 3, "overflow": "random"})
+    assert all((generic[0].T @ a).abs().max() > 1e-3 for a in own)
+    generic, own = projections(remainder="generic", **WIDE)
+    assert (generic[0].shape, own[0].shape) == ((13, 3), (13, 2))
+    with pytest.raises(ConfigError, match="projection=coords needs remainder=unused"):
+        toys.experiment("fedios", remainder="generic", projection="coords", **WIDE)
+
+
+def test_the_seed_draws_the_subspaces():
+    first, again, other = (projections(seed=seed, **WIDE)[1][0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_the_regulariser_is_zero_unless_something_makes_it_act():
+    """As printed it is zero: with it and without it the same comes out, up to how orthogonal float32 bases are."""
+    with (
+        toys.ran("fedios", lam=0, **WIDE) as without,
+        toys.ran("fedios", lam=1, **WIDE) as with_it,
+        toys.ran("fedios", lam=0, post_activation="relu", basis="uniform", **WIDE) as relu_without,
+        toys.ran("fedios", lam=1, post_activation="relu", basis="uniform", **WIDE) as relu_with_it,
+        toys.ran("fedios", lam=1, reg_on="raw", **WIDE) as raw,
+    ):
+        plain = toys.state_of(without)
+        assert toys.differences(toys.state_of(with_it), plain, 1e-5) == {}
+        assert toys.differences(toys.state_of(raw), plain, 1e-5)
+        assert toys.differences(toys.state_of(relu_with_it), toys.state_of(relu_without), 1e-5)
+        assert all(0 <= record["inner_product"] < 1e-5 for record in with_it.records)
+        assert all(record["inner_product"] > 1e-3 for record in relu_without.records)
+
+
+def test_without_personal_extractor_and_projections_it_is_fedavg_to_the_bit():
+    values = {"local_epochs": 2, "model": toys.with_batch_norm(), "lr": 0.1, "momentum": 0.9}
+    with (
+        toys.ran("fedios", personal_extractor="none", projections=False, **values) as mine,
+        toys.ran("fedavg", **values) as theirs,
+    ):
+        assert same(toys.state_of(mine), toys.state_of(theirs))
+        assert [r["global_accuracy"] for r in mine.records] == [r["global_accuracy"] for r in theirs.records]
+
+
+def test_only_generic_extractor_and_head_travel():
+    with toys.ran("fedios", **WIDE) as running:
+        assert {e.uploads.split(".")[0] for e in running.layout.uploaded} == {"extractor", "head"}
+        state = toys.state_of(running)
+        own = [state[f"client {i} personal_extractor.1.weight"] for i in range(running.data.clients)]
+        assert not any(torch.equal(a, own[0]) for a in own[1:])
+
+
+def test_the_personal_extractor_starts_from_its_own_draw_or_from_the_generic_one():
+    starts = {}
+    for kind in ("fresh", "same"):
+        running = toys.experiment("fedios", personal_init=kind, **WIDE)
+        rows = [running.server.state.row(i) for i in range(running.data.clients)]
+        starts[kind] = [row["personal_extractor.1.weight"] for row in rows]
+        generic = running.layout.common["extractor.1.weight"]
+        running.close()
+        assert all(torch.equal(a, starts[kind][0]) for a in starts[kind])
+    assert torch.equal(starts["same"][0], generic)
+    assert not torch.equal(starts["fresh"][0], generic)
+    assert starts["fresh"][0].abs().max() <= 1 / 6**0.5  # as nn.Linear draws it
+
+
+def test_what_cannot_be_drawn_anew_is_said():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.PReLU(), Scale())
+    with pytest.raises(ConfigError, match="parameters of 2 cannot be drawn anew, as Scale has no reset_parameters"):
+        drawn_anew(module)
+    before = module[0].weight.detach().clone()
+    assert not torch.equal(drawn_anew(module[:2])[0].weight, before)
+    assert torch.equal(module[0].weight, before)
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+
+def test_everyone_trains_and_the_sampled_are_averaged():
+    with toys.ran("fedios", join_ratio=0.4, **WIDE) as running:
+        assert all(record["clients_trained"] == 5 for record in running.records)
+        assert running.records[0]["uploaded"] == 2 * sum(e.value.numel() for e in running.layout.uploaded)
+    with toys.ran("fedios", join_ratio=0.4, train_all=False, **WIDE) as running:
+        assert all(record["clients_trained"] == 2 for record in running.records)
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "values"),
+    [
+        ("resnet18", "office-caltech10", {"lr": 0.1, "weight_decay": 0, "local_epochs": 5, "rounds": 120, "lam": 0.1}),
+        ("resnet18", "domainnet", {"lr": 0.1, "weight_decay": 1e-4, "local_epochs": 5, "rounds": 200, "lam": 0.1}),
+        ("digits-cnn", "digits5", {"lr": 0.01, "weight_decay": 0, "local_epochs": 1, "rounds": 50, "lam": 0}),
+        ("cnn", "cifar100-coarse", {"lr": 0.01, "weight_decay": 0, "local_epochs": 2, "rounds": 100, "lam": 0.1}),
+    ],
+)
+def test_the_papers_values(model, dataset, values):
+    resolved = resolve(FediOS, {"dataset": dataset}, model)
+    found = {**vars(resolved.settings), **vars(resolved.options)}
+    assert {name: found[name] for name in values} == values
+    assert (found["momentum"], found["alpha"], found["train_all"]) == (0.9, 0.5, True)
+    assert found["batch_size"] == (50 if dataset == "cifar100-coarse" else 32)
+    assert resolve(FediOS, {"dataset": dataset}, model, "paper-20-clients").settings.local_epochs == 5
+
+
+def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
+    values = {"norm": True, "join_ratio": 0.7, "post_activation": "relu"}
+    whole = small("fedios", **values)
+    whole.run()
+    stopped = small("fedios", out=tmp_path / "run", **values)
+    stopped.listeners.append(StopAfter(stopped, 8))
+    with pytest.raises(Interrupted):
+        stopped.run()
+    again = resumed(tmp_path / "run", norm=True)
+    assert 0 < again.server.rounds_done < 3
+    again.run()
+    assert same(everything(again), everything(whole))
+    assert numbers(again) == numbers(whole)

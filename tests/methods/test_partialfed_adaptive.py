@@ -1,0 +1,268 @@
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from pfl_fast import ops
+from pfl_fast.engine.training import Interrupted, SingleTrainer
+from pfl_fast.errors import ConfigError
+from pfl_fast.methods.base import Batch
+from pfl_fast.models import tensor_groups
+from tests.engine import runs, toys
+from tests.engine.test_resume import StopAfter, same
+from tests.methods.naive_partialfed import Adaptive
+from tests.methods.residual import residual
+
+METHOD = "partialfed-adaptive"
+STAGES = {"conv1": 0, "bn1": 0, "layer1": 0, "layer2": 1, "layer3": 2, "layer4": 3}
+# Small temperatures and fast policies, so that two rounds are enough for everything to matter.
+FAST = {"tau": 1.0, "policy_lr": 0.3, "finetune_epochs": 1, "model": toys.with_batch_norm(), "sizes": (11, 5, 6)}
+CASES = {
+    "layer": {"momentum": 0.9, "weight_decay": 0.05, "local_epochs": 2},
+    "hard": {"sample": "hard", "momentum": 0.9, "local_epochs": 2},
+    "stage": {"model": residual(), "granularity": "stage", "join_ratio": 0.6, "momentum": 0.5},
+    "block": {"model": residual(), "granularity": "block", "client_dropout": 0.5},
+    "stem and first block": {"model": residual(), "granularity": "block", "merged": True},
+    "layer and norm": {"model": residual(), "merged": True, "local_epochs": 2},
+    "fine-tune in every round": {"soft_finetune": "every", "momentum": 0.9},
+    "two to one": {"f_m": 2, "local_epochs": 2, "momentum": 0.9},
+    "one to two": {"f_s": 2, "local_epochs": 2},
+    "strategy as it is": {"f_s": 0},
+    "linear": {"annealing": "linear"},
+    "floor": {"tau_decay": 0.1, "tau_floor": 0.5},
+    "policy by sgd": {"policy_optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01, "local_epochs": 2},
+    "no fine-tune": {"finetune_epochs": 0},
+    "no batch norm": {"model": toys.plain(), "sizes": toys.RAGGED, "local_epochs": 2, "momentum": 0.9},
+}
+
+
+def naive_groups(model, granularity="layer", merged=False):
+    """The number of each tensor's group, from its name alone."""
+    numbers, labels = {}, []
+    for name in model.state_dict():
+        path = name.split(".")[:-1]
+        if path[0] == "head":
+            label = "fc"
+        elif granularity == "stage":
+            label = str(STAGES[path[1]])
+        elif granularity == "block":
+            label = "stem" if path[1] in ("conv1", "bn1") else ".".join(path[1:3])
+            label = "layer1.0" if merged and label == "stem" else label
+        else:
+            label = ".".join(path)
+            if merged and path[-1] in ("bn1", "norm"):
+                label = ".".join([*path[:-1], "conv1"])
+        if label not in labels:
+            labels.append(label)
+        numbers[name] = labels.index(label)
+    return numbers, len(labels)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_rounds_and_the_fine_tune_equal_the_naive_ones(case):
+    values = {**FAST, **CASES[case]}
+    untrained = toys.experiment(METHOD, **values)
+    o = untrained.options
+    numbers, k = naive_groups(values["model"], o.granularity, o.merged)
+    expected = Adaptive(untrained, deepcopy(values["model"]).double(), numbers.__getitem__, k).rounds()
+    with toys.ran(METHOD, **values) as running:
+        theirs = {f"server model.{name}": t for name, t in expected.server.state_dict().items()}
+        for client in expected.clients:
+            theirs[f"client {client.number} policy.logits"] = client.a.detach()
+            theirs.update({f"client {client.number} local.{n}": t for n, t in client.model.state_dict().items()})
+        state = toys.state_of(running)
+        assert toys.differences({name: state[name] for name in theirs}, theirs, 1e-6) == {}
+        assert (max(c.a.abs().max() for c in expected.clients) > 1e-3) == (o.f_s > 0)
+        losses = sum(n * loss for client in expected.clients for n, loss in client.losses)
+        assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=1e-6)
+        x, _ = running.data.take(running.data.union("test"))
+        for client in expected.clients:
+            torch.testing.assert_close(running.client(client.number)(x), client.model.eval()(x), rtol=1e-6, atol=1e-6)
+
+
+def client_with_different_copies(running):
+    """A client's modules whose copies and logits are anything."""
+    client = running.layout.new_client(torch.device("cpu"))
+    draw = torch.Generator().manual_seed(0)
+    for name, tensor in client.state_dict().items():
+        if tensor.is_floating_point():
+            noise = torch.randn(tensor.shape, generator=draw, dtype=tensor.dtype)
+            tensor.copy_(noise.abs() if name.endswith("var") else noise)
+        else:
+            tensor.fill_(3 if name.startswith("local") else 5)
+    return client
+
+
+@pytest.mark.parametrize("operators", ["native", "reference"])
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+def test_the_strategys_gradient_is_the_slope_times_the_directional_derivative(granularity, operators):
+    if operators == "native" and not ops.uses_native():
+        pytest.skip("the native library is not there")
+    running = toys.experiment(METHOD, model=residual(), granularity=granularity)
+    method, tau, seed = running.method, 0.7, torch.tensor(11)
+    client = client_with_different_copies(running)
+    x, y = running.data.take(running.data.union("test"))
+    with ops.use(operators):
+        loss, _ = method.search_loss(client, Batch(x, y, seed), tau)
+        (gradient,) = torch.autograd.grad(loss, [client.policy.logits])
+    uniform = ops.philox_uniform(seed, gradient.shape).double()
+    u = torch.softmax((client.policy.logits.detach() - torch.log(-torch.log(uniform))) / tau, dim=1)
+    picked = u.argmax(dim=1)
+    assert {0, 1} == set(picked.tolist())
+    copies = [client.local, client.global_]
+
+    def at(group, step):
+        """The loss where one group is moved from what is picked along the difference of the copies."""
+        moved = residual().double().train()
+        for name, parameter in moved.named_parameters():
+            g = method.segments[name]
+            mine, theirs = (copy.get_parameter(name).detach() for copy in copies)
+            parameter.data.copy_((mine, theirs)[picked[g]] + (step * (theirs - mine) if g == group else 0))
+        return torch.nn.functional.cross_entropy(moved(x), y).item()
+
+    pull = torch.tensor([(at(g, 1e-6) - at(g, -1e-6)) / 2e-6 for g in range(len(u))])
+    slope = u[:, 0] * u[:, 1] / tau * pull
+    torch.testing.assert_close(gradient, torch.stack([-slope, slope], dim=1), rtol=1e-4, atol=1e-6)
+    assert slope.abs().max() > 1e-3
+
+
+def test_the_copy_that_is_not_selected_is_not_touched():
+    """By gradients, momentum and decay, and its running statistics neither."""
+    running = toys.experiment(METHOD, model=residual(), momentum=0.9, weight_decay=0.1, sizes=(8,), batch_size=4, f_m=2)
+    phase = replace(running.method.phases(1)[0], after=None)
+    tensors = {e.key: e.value.clone() for e in running.layout.entries}
+    tensors.update({n: t.clone() for n, t in client_with_different_copies(running).state_dict().items()})
+    tensors.update({n: torch.randn_like(t) for n, t in tensors.items() if n.startswith("momentum.")})
+    before = {name: t.clone() for name, t in tensors.items()}
+    trainer = SingleTrainer(running.layout, running.method, running.data, torch.device("cpu"), lambda: False)
+    descent = running.server.descent(1)
+    seeds = [torch.tensor(trainer.noise(descent, 0, step)) for step in range(2)]
+    flags = [running.method.selected(before, seed, running.method.temperature(1)) for seed in seeds]
+    trainer.train(0, tensors, [phase], descent)
+    moved = {name for name, tensor in tensors.items() if not torch.equal(tensor, before[name])}
+    for name in running.method.segments:
+        for copy in ("local", "global_"):
+            key = f"{copy}.{name}"
+            assert (key in moved) == any(bool(f[key]) for f in flags), key
+            if f"momentum.{key}" in tensors:
+                assert (f"momentum.{key}" in moved) == (key in moved)
+    still = {n.split(".")[0] for n in before if n not in moved}
+    assert {"local", "global_", "policy"} <= still
+    running.close()
+
+
+@pytest.mark.parametrize("way", ["hard", "soft"])
+def test_sampling(way):
+    running = toys.experiment(METHOD, model=residual(), sample=way)
+    method = running.method
+    client = client_with_different_copies(running).state_dict()
+    client["policy.logits"][0] = 0.25  # nothing speaks for the global copy
+    sampled = method.sample(client)
+    assert sampled.keys() == {f"local.{name}" for name in method.segments}
+    alpha = torch.softmax(client["policy.logits"], dim=1)
+    origins = set()
+    for name, segment in method.segments.items():
+        copies = [client[f"{copy}.{name}"] for copy in ("local", "global_")]
+        likelier = int(alpha[segment, 1] > alpha[segment, 0])
+        if way == "hard" or not copies[0].is_floating_point():
+            assert torch.equal(sampled[f"local.{name}"], copies[likelier]), name
+            origins.add(likelier)
+        else:
+            mean = alpha[segment, 0] * copies[0] + alpha[segment, 1] * copies[1]
+            torch.testing.assert_close(sampled[f"local.{name}"], mean, rtol=1e-12, atol=1e-12)
+    assert origins == {0, 1}
+
+
+def test_the_temperature_falls():
+    def temperatures(**values):
+        method = toys.experiment(METHOD, rounds=4, **values).method
+        return [method.temperature(number) for number in (1, 2, 4, 500)]
+
+    assert temperatures() == pytest.approx([5, 5 * 0.965, 5 * 0.965**3, 0.05])
+    assert temperatures(annealing="linear", tau=2)[:3] == pytest.approx([2, 1.5, 0.5])
+    assert temperatures(tau_floor=4.9)[1:3] == [4.9, 4.9]
+
+
+@pytest.mark.parametrize(
+    ("values", "k"),
+    [
+        ({"granularity": "stage"}, 5),
+        ({"granularity": "block"}, 10),
+        ({"granularity": "block", "merged": True}, 9),
+        ({}, 19),
+        ({"merged": True}, 10),
+    ],
+)
+def test_strategy_probabilities_are_recorded_group_by_group(values, k):
+    with toys.ran(METHOD, **{**FAST, "model": residual(), **values}) as running:
+        assert running.method.groups == list(tensor_groups(residual(), **{"granularity": "layer", **values}))
+        assert len(running.records) == 3
+        for record in running.records:
+            alphas = [record[f"alpha.{group}"] for group in running.method.groups]
+            assert len(alphas) == k
+            assert all(0 < alpha < 1 for alpha in alphas)
+            assert record["alpha"] == pytest.approx(sum(alphas) / k)
+        assert len({running.records[1][f"alpha.{group}"] for group in running.method.groups}) == k
+        sizes = torch.tensor([11.0, 4.0, 6.0])  # BatchNorm cannot train on a single sample, which is left out
+        now = torch.stack([running.client(i).client.policy.logits.softmax(1)[:, 1] for i in range(len(sizes))])
+        at_last = (sizes[:, None] * now).sum(0) / sizes.sum()
+        assert alphas == pytest.approx(at_last.tolist())
+
+
+def test_switches_change_what_they_should_and_nothing_else():
+    def outcome(**values):
+        with toys.ran(METHOD, **{**FAST, "rounds": 1, **values}) as running:
+            state = toys.state_of(running)
+            of = {what: {n: t for n, t in state.items() if f" {what}." in n} for what in ("local", "policy", "model")}
+            return {**of, "record": running.records[0]}
+
+    base = outcome()
+    tuned = outcome(finetune_epochs=3)
+    assert same(base["model"], tuned["model"])
+    assert same(base["policy"], tuned["policy"])
+    assert not same(base["local"], tuned["local"])
+    hard = outcome(sample="hard")  # the same search, another model made of it
+    assert same(base["policy"], hard["policy"])
+    assert base["record"]["train_loss"] == hard["record"]["train_loss"]
+    assert not same(base["model"], hard["model"])
+    every = outcome(soft_finetune="every")
+    assert same(base["policy"], every["policy"])
+    assert not same(base["model"], every["model"])
+    fixed = outcome(f_s=0)
+    assert all(not t.any() for t in fixed["policy"].values())
+    assert fixed["record"]["alpha"] == 0.5
+    for switch in ({"tau": 0.3}, {"policy_lr": 0.1}, {"policy_optimizer": "sgd"}, {"f_m": 2}):
+        assert not same(base["policy"], outcome(**switch)["policy"]), switch
+    later = outcome(rounds=2)
+    for switch in ({"annealing": "linear"}, {"tau_decay": 0.5}, {"tau_floor": 0.99}):  # from the second round on
+        assert same(base["model"], outcome(**switch)["model"])
+        assert not same(later["policy"], outcome(rounds=2, **switch)["policy"])
+
+
+def test_impossible_settings_are_named():
+    with pytest.raises(ConfigError, match="soft_finetune=every needs sample=soft"):
+        toys.experiment(METHOD, sample="hard", soft_finetune="every")
+    with pytest.raises(ConfigError, match="needs a model with layer1 to layer4"):
+        toys.experiment(METHOD, granularity="stage")
+    with pytest.raises(ConfigError, match="tau: must be at least"):
+        toys.experiment(METHOD, tau=0)
+
+
+@pytest.mark.parametrize("executor", ["sequential", "batched"])
+@pytest.mark.parametrize("clients", [2, 10, 20])
+def test_a_run_stopped_goes_on_to_the_bit(tmp_path, executor, clients):
+    """In the first round, between rounds and in the fine-tune."""
+    values = {"momentum": 0.5, "executor": executor, "stack": 2, "finetune_epochs": 2, "policy_lr": 0.2}
+    small = partial(runs.small, METHOD, norm=True, **values)
+    whole = small()
+    whole.run()
+    stopped = small(out=tmp_path / "run")
+    stopped.listeners.append(StopAfter(stopped, clients))
+    with pytest.raises(Interrupted):
+        stopped.run()
+    again = runs.resumed(tmp_path / "run", norm=True)
+    again.run()
+    assert same(runs.everything(again), runs.everything(whole))
+    assert runs.numbers(again) == runs.numbers(whole)
