@@ -160,7 +160,7 @@ def test_all_mistakes_are_said_at_once(cli):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say which method to train: fedafk, fedavg"),
+        ([], "say which method to train: fedafk, fedavg, fedbn"),
         (["fedcpp"], "did you mean 'fedcp'"),
         (["fedcp", "--lam", "1"], "write --set lam=VALUE"),
         (["fedcp", "--roundz", "1"], "--rounds"),

@@ -113,8 +113,8 @@ def test_each_layer_lies_over_the_one_before():
 
 
 def test_unknown_methods_are_guessed():
-    with pytest.raises(ConfigError, match=r"no method 'fedpc'; did you mean 'fedcp'\?"):
-        find_method("fedpc")
+    with pytest.raises(ConfigError, match=r"no method 'fedcpp'; did you mean 'fedcp'\?"):
+        find_method("fedcpp")
     with pytest.raises(ConfigError, match=f"no method 'zzz'; there is {', '.join(METHODS)}"):
         find_method("zzz")
 
