@@ -27,18 +27,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Batch, Part, Phase, Tensors, personal, shared
+from pfl_fast.methods.base import Batch, Part, Phase, Tensors, drawn_anew, personal, shared
 from pfl_fast.methods.fedbn import FedBN
 from pfl_fast.models import Backbone
 from pfl_fast.nn import FeatureSelector
@@ -110,8 +108,8 @@ class FedPick(FedBN):
             return parts
         modules = {
             "selector": FeatureSelector(backbone.feature_width, o.tau, o.threshold, hard=o.mask == "hard"),
-            "relevant_head": backbone.head if o.init_heads_from_global else redrawn(backbone.head),
-            "irrelevant_head": backbone.head if o.init_heads_from_global else redrawn(backbone.head),
+            "relevant_head": backbone.head if o.init_heads_from_global else drawn_anew(backbone.head),
+            "irrelevant_head": backbone.head if o.init_heads_from_global else drawn_anew(backbone.head),
         }
         for name, module in modules.items():
             parts[name] = shared(module, name, recipients="all") if o.share_pfsm else personal(module)
@@ -160,18 +158,3 @@ def follow(student: Tensor, teacher: Tensor) -> Tensor:
     """``mean_b KL(p_teacher || p_student)`` of ``[b, C]`` logits, without a gradient for the teacher."""
     target = F.log_softmax(teacher.detach(), -1)
     return (target.exp() * (target - F.log_softmax(student, -1))).sum(-1).mean()
-
-
-def redrawn(module: nn.Module) -> nn.Module:
-    """The same architecture with initial values of its own."""
-    module = deepcopy(module)
-    for name, layer in module.named_modules():
-        reset = getattr(layer, "reset_parameters", None)
-        if reset is not None:
-            reset()
-        elif list(layer.parameters(recurse=False)):
-            raise ConfigError(
-                f"fedpick: the parameters of the head's {name or 'outermost module'} cannot be drawn anew, as "
-                f"{type(layer).__name__} has no reset_parameters(); give it one, or set init_heads_from_global=true"
-            )
-    return module

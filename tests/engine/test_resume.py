@@ -175,8 +175,8 @@ def test_only_two_checkpoints_are_kept(tmp_path):
 
 def test_science_cannot_be_changed_on_resume(tmp_path):
     finished(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"lr: was 0\.1, asked for 0\.2(.|\n)*lam: was 5\.0, asked for 1\.0"):
-        resumed(tmp_path / "run", lr=0.2, lam=1.0)
+    with pytest.raises(ConfigError, match=r"lr: was 0\.1, asked for 0\.2(.|\n)*lam: was 1\.0, asked for 2\.0"):
+        resumed(tmp_path / "run", lr=0.2, lam=2.0)
     with pytest.raises(ConfigError, match="rounds"):
         resumed(tmp_path / "run", rounds=2)
 
