@@ -26,7 +26,10 @@ class Settings(RoundSettings):
     model_options: tuple[str, ...] = option((), "options of the model, such as cut=conv; pfl-fast models lists them")
     head: str | None = option(None, "name of the head inside a model of your own, such as fc")
     clients: int | None = option(None, "how many; none: 20, or one per domain", minimum=1)
-    partition: str = option("auto", "rule by which samples are shared out; auto: dirichlet, domain, or as imported")
+    partition: str = option(
+        "auto",
+        "rule by which samples are shared out, or folder of a saved one; auto: dirichlet, domain, or as imported",
+    )
     beta: float = option(0.1, "of the dirichlet partition: small is skewed", minimum=0)
     classes_per_client: int = option(2, "of the pathological partition", minimum=1)
     per_client: int | None = option(None, "keep only a client's first so many training samples", minimum=1)

@@ -85,7 +85,7 @@ class Experiment:
         method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
         dataset: name of a data set, or a :class:`pfl_fast.data.Dataset`.
         model: name of a model, ``"module:attribute"``, any ``nn.Module`` (say its ``head``), or ``"auto"``.
-        partition: name of a rule, a :class:`pfl_fast.data.Partition`, or ``"auto"``.
+        partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or ``"auto"``.
         preset: of the method, such as FedCP's ``"official"``.
         out: folder for results and checkpoints, see :mod:`pfl_fast.engine.run_folder`; None: nothing is written.
         report: told what the user should know, line by line.
@@ -145,6 +145,7 @@ class Experiment:
         if out is not None:
             folder = RunFolder(Path(out), s.checkpoint_seconds)
             folder.create(self.write_config)
+            self.partition.save(folder.folder / "partition")
             self.listeners.append(folder)
 
     @classmethod
@@ -399,6 +400,8 @@ def make(dataset: Dataset, settings: Settings) -> Partition:
     """The partition that the settings ask for."""
     s = settings
     kind = s.partition
+    if (Path(kind) / "partition.json").is_file():
+        return Partition.load(kind)
     if kind == "auto":
         kind = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
     seed = s.partition_seed if s.partition_seed is not None else (1 if s.legacy_partition else s.seed)

@@ -1,6 +1,7 @@
 """The folder of a run: what was asked for, what came out, and the state to go on from.
 
 config.toml      every setting and option, as resolved
+partition/       who has which samples; --partition takes it for another run
 metrics.jsonl    one JSON object per round
 clients.csv      one row per client and evaluated round
 summary.json     best, last and mean of the last five
