@@ -22,7 +22,7 @@ SETTINGS = {
         "dataset": "digits5",
         "model": "digits-cnn",
         "partition": "domain",
-        "per_client": 300,
+        "per_client": 200,
         "image_size": 28,
         "batch_size": 32,
         "lr": 0.01,
@@ -35,7 +35,7 @@ SETTINGS = {
         "partition": "dirichlet",
         "beta": 0.1,
         "clients": 20,
-        "per_client": 300,
+        "per_client": 150,
         "batch_size": 10,
         "lr": 0.02,
         "momentum": 0.0,
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", choices=SETTINGS, default="digits")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path)
