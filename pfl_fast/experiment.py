@@ -425,6 +425,8 @@ def make(dataset: Dataset, settings: Settings) -> Partition:
 def federate(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:
     """Batches as the settings ask for; BatchNorm cannot train on a single sample, so that it is skipped there."""
     s = settings
+    if has_batch_norm and s.batch_size == 1:
+        raise ConfigError("batch_size: BatchNorm cannot train on single samples; take at least 2")
     entry = DATASETS.get(dataset.name)
     augment = (entry.augment if entry else "none") if s.augment == "auto" else s.augment
     return FederatedData(

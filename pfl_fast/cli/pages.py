@@ -109,7 +109,7 @@ def outcome(experiment: Experiment, folder: Path, seconds: float, command: Seque
     summary = experiment.summary()
     data = f"{experiment.dataset.name} ({experiment.dataset.source})"
     title = f"{experiment.kind.title} on {data}: {summary['rounds']} rounds, {duration(seconds)}"
-    lines = [click.style(title, bold=True), *accuracy_table(experiment, summary)]
+    lines = [click.style(title, bold=True), *accuracy_table(summary)]
     if "seconds_per_round" in summary:
         width = BYTES[experiment.settings.dtype]
         up, down = (summary[name] * width / 1e6 for name in ("uploaded", "downloaded"))
@@ -124,15 +124,10 @@ def outcome(experiment: Experiment, folder: Path, seconds: float, command: Seque
     return "\n".join(lines)
 
 
-def accuracy_table(experiment: Experiment, summary: Mapping[str, Any]) -> list[str]:
+def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
     """Best, last and mean of the last five, after aggregation, after local training, of the server's model."""
-    rows = {title: summary[name] for name, title in ACCURACIES.items() if name in summary}
-    shared = [(r["round"], r["global_accuracy"]) for r in experiment.records if r.get("global_accuracy") is not None]
-    if shared:
-        values = [value for _, value in shared]
-        best_round, best = max(shared, key=lambda item: (item[1], -item[0]))
-        last5 = sum(values[-5:]) / len(values[-5:])
-        rows["global model"] = {"best": best, "best_round": best_round, "last": values[-1], "last5": last5}
+    titles = {**ACCURACIES, "global_accuracy": "global model"}
+    rows = {title: summary[name] for name, title in titles.items() if name in summary}
     lines = [f"  {'test accuracy':22}{'best':>8} {'(round)':9}{'last':>8}{'last 5':>10}"]
     for title, row in rows.items():
         at = f"({row['best_round']})"

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.layout import Layout
@@ -25,6 +26,7 @@ from pfl_fast.engine.stacked import StackedTrainer
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.training import LocalReport, SingleTrainer
 from pfl_fast.engine.updates import Descent
+from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
 
@@ -153,6 +155,8 @@ class Executor:
     ) -> None:
         cpu = devices[0].type == "cpu"
         self.kind = kind if kind != "auto" else ("threads" if cpu else "batched")
+        if self.kind == "batched":
+            _refuse_unstackable(layout.client)
         places = list(devices)
         if self.kind == "threads" and cpu:
             places = [devices[0]] * (workers or os.cpu_count() or 1)
@@ -199,6 +203,14 @@ class Executor:
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown()
+
+
+def _refuse_unstackable(client: Client) -> None:
+    for name, module in client.named_modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
+            raise ConfigError(
+                f"executor: {name} has momentum=None, which cannot run in a stack; use threads, or give it a momentum"
+            )
 
 
 def _one_core() -> None:

@@ -27,7 +27,7 @@ class Entry:
         key: ``"<part>.<name inside the part>"``.
         part: the part it belongs to.
         value: its common initial value, without a client axis.
-        parameter: a parameter, not a buffer.
+        parameter: a parameter that can be trained, not a buffer or a frozen one.
         receives: key of the server's tensor that overwrites it, or None.
         uploads: key of the server's tensor that is averaged from it, or None.
         to_all: whether every client receives it anew before it is used.
@@ -106,7 +106,8 @@ class Layout:
             uploads = f"{part.uploads}.{key}" if part.uploads and key not in local else None
             to_all = receives is not None and (everyone_receives or part.recipients == "all")
             stored = not to_all or self.finale
-            found.append(Entry(f"{name}.{key}", name, tensor, key in parameters, receives, uploads, to_all, stored))
+            steps = key in parameters and parameters[key].requires_grad  # a user may have frozen some
+            found.append(Entry(f"{name}.{key}", name, tensor, steps, receives, uploads, to_all, stored))
         return found
 
     def _kept_local(self, module: nn.Module) -> set[str]:

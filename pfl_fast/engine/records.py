@@ -138,15 +138,15 @@ def _named(summary: Summary, split: str, when: str) -> dict[str, Any]:
 def summarise_run(records: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> dict[str, Any]:
     """Best, last and mean of the last five of each accuracy over evaluated rounds, and the one validation chooses."""
     result: dict[str, Any] = {**about, "rounds": records[-1]["round"] if records else 0}
-    for name in dict.fromkeys(
-        n for r in records for n in r if n.startswith("test_accuracy") and not n.endswith("_std")
-    ):
+    accuracies = [n for r in records for n in r if n.startswith(("test_accuracy", "global_accuracy"))]
+    for name in dict.fromkeys(n for n in accuracies if not n.endswith("_std")):
         series = [(r["round"], r[name]) for r in records if r.get(name) is not None and r["round"] > 0]
         if series:
             best_round, best = max(series, key=lambda item: (item[1], -item[0]))
             values = [value for _, value in series]
             result[name] = {"best": best, "best_round": best_round, "last": values[-1], "last5": last_mean(values)}
-            result[name].update(_chosen_by_validation(records, name))
+            if name.startswith("test_"):
+                result[name].update(_chosen_by_validation(records, name))
     trained = [r for r in records if r.get("samples")]
     if trained:
         result["seconds_per_round"] = fmean(r["seconds"] for r in trained)

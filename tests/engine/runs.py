@@ -34,7 +34,7 @@ def objects(norm=False, sizes=(23, 10, 4, 20, 17, 11)):
 def small(method="fedcp", *, norm=False, **settings):
     """An experiment with those."""
     values = {"rounds": 3, "executor": "sequential", "lr": 0.1, "batch_size": 5, "report": lambda _: None, **settings}
-    return Experiment(method, head="4" if norm else "3", **objects(norm), **values)
+    return Experiment(method, **{"head": "4" if norm else "3", **objects(norm), **values})
 
 
 def resumed(folder, *, norm=False, report=lambda _: None, **changes):
