@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,13 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfl_fast import config, ops
-from pfl_fast.config import Settings
-from pfl_fast.data.catalogue import DATASETS
+from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.federated import FederatedData
-from pfl_fast.data.partition import Partition, make_partition
-from pfl_fast.data.prepare import load
+from pfl_fast.data.partition import Partition
 from pfl_fast.engine.events import Listener
 from pfl_fast.engine.executor import Executor
 from pfl_fast.engine.layout import Layout
@@ -31,51 +26,14 @@ from pfl_fast.engine.server import Server
 from pfl_fast.engine.state import ClientState
 from pfl_fast.engine.stopping import stop_on_signals
 from pfl_fast.engine.training import Interrupted, LocalReport
-from pfl_fast.errors import ConfigError, PflFastError, did_you_mean
+from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Setting, Tensors
-from pfl_fast.models import Backbone, batch_norm_tensors, build, default_model
-from pfl_fast.options import convert, plain, unknown
+from pfl_fast.models import batch_norm_tensors
+from pfl_fast.options import plain
 from pfl_fast.randomness import key, torch_seed
 
 OBJECTS = ("method", "dataset", "model", "partition")  # may be given as objects instead of names
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """Settings and options after defaults, paper's values, preset and user's values, each over the one before."""
-
-    settings: Settings
-    options: Any
-
-
-def resolve(kind: type[Method], values: Mapping[str, Any], model: str = "cnn", preset: str | None = None) -> Resolved:
-    """Sorts values into settings and the method's options, and checks them all before complaining.
-
-    Args:
-        kind: the method.
-        values: what the user says, by name; text is converted.
-        model: the model's name, for the paper's values.
-        preset: name of one of the method's presets.
-    """
-    errors: list[str] = []
-    if preset is not None and preset not in kind.presets:
-        errors.append(f"preset: {kind.title} has {', '.join(kind.presets) or 'none'}, got {preset!r}")
-    dataset = str(values.get("dataset", Settings.dataset))
-    layers = [kind.defaults(model, dataset), kind.presets.get(preset or "", {}), values]
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged.update(layer)
-    settings_names = {f.name for f in fields(Settings)}
-    option_names = {f.name for f in fields(kind.Options)}
-    for name in merged:
-        if name not in settings_names | option_names:
-            errors.append(unknown(name, [*option_names, *settings_names]))
-    chosen = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
-    options = convert(kind.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return Resolved(Settings(**chosen), kind.Options(**options))
 
 
 class Experiment:
@@ -115,28 +73,28 @@ class Experiment:
         given = {"dataset": dataset, "model": model, "partition": partition}
         values.update({name: value for name, value in given.items() if isinstance(value, str)})
         self.report = report
-        self.kind = find_method(method)
+        self.kind = assembly.find_method(method)
         # Checked before any work, and once more when the data is known: the paper's values depend on the model.
-        settings = resolve(self.kind, values, preset=preset).settings
-        self.dataset = dataset if isinstance(dataset, Dataset) else load_named(settings, report)
-        name = model_name(settings.model if isinstance(model, str) else model, self.dataset)
-        resolved = resolve(self.kind, {**values, "model": name}, name, preset)
+        settings = assembly.resolve(self.kind, values, preset=preset).settings
+        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(settings, report)
+        name = assembly.model_name(settings.model if isinstance(model, str) else model, self.dataset)
+        resolved = assembly.resolve(self.kind, {**values, "model": name}, name, preset)
         self.settings, self.options = resolved.settings, resolved.options
         s = self.settings
-        self.partition = partition if isinstance(partition, Partition) else make(self.dataset, s)
-        backbone = build_model(model if not isinstance(model, str) else name, self.dataset, s)
+        self.partition = partition if isinstance(partition, Partition) else assembly.make(self.dataset, s)
+        backbone = assembly.build_model(model if not isinstance(model, str) else name, self.dataset, s)
         setting = Setting(self.partition.clients, s.rounds, s.local_epochs, len(self.dataset.classes))
         self.method = self.kind(self.options, setting)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
         # Of all parts, as a method may bring BatchNorm to a model without any.
         has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
-        self.data = federate(self.dataset, self.partition, s, has_batch_norm)
+        self.data = assembly.federate(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
         final = self.method.final_phases()
         adam = {part for phase in [*self.method.phases(1), *final] for part in phase.adam}
-        self.layout = Layout(parts, adam=adam, finale=bool(final), **layout_settings(s, self.kind))
+        self.layout = Layout(parts, adam=adam, finale=bool(final), **assembly.layout_settings(s, self.kind))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self._stack = ExitStack()
@@ -179,7 +137,7 @@ class Experiment:
                 Path(self._stack.enter_context(TemporaryDirectory(prefix="pfl-fast-"))) if s.state == "disk" else None
             )
             state = ClientState(self.layout, self.method, self.data.clients, s.seed, folder)
-            devices = find_devices(s.device)
+            devices = assembly.find_devices(s.device)
             executor = Executor(s.executor, devices, s.workers, s.stack, self.layout, self.method, self.data)
             self._stack.callback(executor.close)
             self._server = Server(s, self.layout, self.method, self.data, state, executor, self._client_done)
@@ -323,16 +281,6 @@ class ClientModel(nn.Module):
         return self.method.predict(self.client, Batch(x, labels, torch.tensor(0)))
 
 
-def find_method(method: str | type[Method]) -> type[Method]:
-    """A method by its name, or the class itself."""
-    if not isinstance(method, str):
-        return method
-    if method not in METHODS:
-        hint = did_you_mean(method, METHODS) or f"; there is {', '.join(METHODS)}"
-        raise ConfigError(f"no method {method!r}{hint}")
-    return METHODS[method]
-
-
 def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Raises if a resumed run would compute something else, with every difference."""
     refused = [n for n, value in changes.items() if n not in config.FREE and before.get(n) != plain(value)]
@@ -341,128 +289,3 @@ def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> Non
         raise ConfigError(f"a resumed run must compute the same; these would change it:\n{shown}\nstart a new run")
     if "rounds" in changes and int(changes["rounds"]) < int(before.get("rounds", 0)):
         raise ConfigError(f"rounds: can be added when resuming, not taken away: was {before['rounds']}")
-
-
-def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
-    """A data set by its name, prepared, downloaded or generated."""
-    folder = Path(settings.data_dir).expanduser() if settings.data_dir else None
-    return load(
-        settings.dataset,
-        folder=folder,
-        size=settings.image_size,
-        real_only=settings.real_data_only,
-        stand_in_samples=settings.samples,
-        report=report,
-    )
-
-
-def model_name(model: str | nn.Module, dataset: Dataset) -> str:
-    """What to call the model in results; chosen by the data set if it says ``"auto"``."""
-    if not isinstance(model, str):
-        return f"{type(model).__module__}:{type(model).__qualname__}"
-    return default_model(dataset.name, dataset.kind, dataset.input_shape) if model == "auto" else model
-
-
-def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
-    """The common initial model."""
-    options = model_options(settings.model_options)
-    if settings.head:
-        options["head"] = settings.head
-    return build(
-        model,
-        input_shape=dataset.input_shape,
-        classes=len(dataset.classes),
-        vocabulary=dataset.vocabulary,
-        seed=settings.seed,
-        **options,
-    )
-
-
-def model_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """``["cut=conv", "hidden=[64, 32]"]`` as a dictionary; what reads as a Python literal is one.
-
-    >>> model_options(["cut=conv", "pretrained=True"])
-    {'cut': 'conv', 'pretrained': True}
-    """
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"model_options: must be name=value, got {pair!r}")
-        try:
-            options[name] = literal_eval(text)
-        except (ValueError, SyntaxError):
-            options[name] = text
-    return options
-
-
-def make(dataset: Dataset, settings: Settings) -> Partition:
-    """The partition that the settings ask for."""
-    s = settings
-    kind = s.partition
-    if (Path(kind) / "partition.json").is_file():
-        return Partition.load(kind)
-    if kind == "auto":
-        kind = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
-    seed = s.partition_seed if s.partition_seed is not None else (1 if s.legacy_partition else s.seed)
-    return make_partition(
-        dataset,
-        kind,
-        clients=s.clients,
-        seed=seed,
-        beta=s.beta,
-        classes_per_client=s.classes_per_client,
-        per_client=s.per_client,
-        draw=s.draw_clients,
-        test_fraction=s.test_fraction,
-        validation=s.validation,
-        test=s.test,
-        legacy=s.legacy_partition,
-        batch_size=s.batch_size,
-    )
-
-
-def federate(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:
-    """Batches as the settings ask for; BatchNorm cannot train on a single sample, so that it is skipped there."""
-    s = settings
-    if has_batch_norm and s.batch_size == 1:
-        raise ConfigError("batch_size: BatchNorm cannot train on single samples; take at least 2")
-    entry = DATASETS.get(dataset.name)
-    augment = (entry.augment if entry else "none") if s.augment == "auto" else s.augment
-    return FederatedData(
-        dataset,
-        partition,
-        batch_size=s.batch_size,
-        seed=s.seed,
-        shuffle=s.shuffle,
-        drop_last=s.drop_last,
-        skip_single=has_batch_norm,
-        augment=augment,
-        dtype=getattr(torch, s.dtype),
-    )
-
-
-def layout_settings(settings: Settings, kind: type[Method]) -> dict[str, Any]:
-    """What the part table depends on beside the parts."""
-    everyone = (settings.join_ratio >= 1 and not settings.random_join) or settings.train_all
-    return {
-        "batch_norm": kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm,
-        "everyone_receives": everyone,
-        "dtype": getattr(torch, settings.dtype),
-        "momentum": None if not settings.momentum else "kept" if settings.keep_momentum else "round",
-    }
-
-
-def find_devices(name: str) -> list[torch.device]:
-    """The devices that a setting such as ``"cuda:0,cuda:1"`` names."""
-    if name == "auto":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        return [torch.device("cuda", i) for i in range(count)] or [torch.device("cpu")]
-    try:
-        devices = [torch.device(part.strip()) for part in name.split(",")]
-    except RuntimeError as error:
-        raise ConfigError(f"device: {error}, got {name!r}") from None
-    for device in devices:
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise ConfigError(f"device: there is no {device} here; pfl-fast doctor says what there is")
-    return devices

@@ -25,8 +25,8 @@ def methods(name: str | None, as_json: bool) -> None:
       pfl-fast methods fedcp
       pfl-fast methods fedcp --json | python -m json.tool
     """
+    from pfl_fast.assembly import find_method
     from pfl_fast.cli.pfllib_flags import our_name
-    from pfl_fast.experiment import find_method
     from pfl_fast.methods import METHODS
 
     if name is None:

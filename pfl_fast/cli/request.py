@@ -41,8 +41,8 @@ def gather(
     config_file: Path | None,
 ) -> Request:
     """Puts file, flags, settings and assignments together; complains about all that is wrong at once."""
+    from pfl_fast.assembly import find_method, resolve
     from pfl_fast.data.catalogue import DATASETS as CATALOGUE
-    from pfl_fast.experiment import find_method, resolve
     from pfl_fast.methods import METHODS
     from pfl_fast.models.registry import MODELS as KNOWN_MODELS
 

@@ -43,10 +43,10 @@ def test_quiet_prints_one_line(cli):
 
 
 def test_stand_in_is_loud_before_and_after(cli, monkeypatch):
-    from pfl_fast import experiment
+    from pfl_fast import assembly
     from pfl_fast.data.stand_in import stand_in
 
-    monkeypatch.setattr(experiment, "load", lambda name, **_: stand_in(name, 16, 300, 0))
+    monkeypatch.setattr(assembly, "load", lambda name, **_: stand_in(name, 16, 300, 0))
     page = cli("train", "fedavg", "--dataset", "mnist", "--clients", 3, "--rounds", 1).stdout
     assert page.count("SYNTHETIC STAND-IN for mnist") == 2
     assert "pfl-fast data get mnist" in page

@@ -2,8 +2,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from pfl_fast.assembly import find_method, resolve
 from pfl_fast.errors import ConfigError
-from pfl_fast.experiment import Experiment, find_method, resolve
+from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
 from pfl_fast.options import convert, describe, option
 from tests.engine import toys

@@ -4,9 +4,9 @@ from copy import deepcopy
 import pytest
 import torch
 
+from pfl_fast.assembly import resolve
 from pfl_fast.engine.training import Interrupted
 from pfl_fast.errors import ConfigError
-from pfl_fast.experiment import resolve
 from pfl_fast.methods.base import Batch, Once, Phase, Setting
 from pfl_fast.methods.fedafk import FedAFK, FedAFKOptions, local_features
 from pfl_fast.methods.local import Local

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from pfl_fast.assembly import resolve
 from pfl_fast.engine.training import Interrupted
 from pfl_fast.errors import ConfigError
-from pfl_fast.experiment import resolve
 from pfl_fast.methods.base import Batch, Client, drawn_anew
 from pfl_fast.methods.fedios import FediOS
 from tests.engine import toys

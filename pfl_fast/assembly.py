@@ -1,0 +1,195 @@
+"""From settings to the parts of an experiment: method, data, partition, model, batches, devices."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pfl_fast.config import Settings
+from pfl_fast.data.catalogue import DATASETS
+from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.prepare import load
+from pfl_fast.errors import ConfigError, did_you_mean
+from pfl_fast.methods import METHODS, Method
+from pfl_fast.models import Backbone, build, default_model
+from pfl_fast.options import convert, unknown
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings and options after defaults, paper's values, preset and user's values, each over the one before."""
+
+    settings: Settings
+    options: Any
+
+
+def resolve(kind: type[Method], values: Mapping[str, Any], model: str = "cnn", preset: str | None = None) -> Resolved:
+    """Sorts values into settings and the method's options, and checks them all before complaining.
+
+    Args:
+        kind: the method.
+        values: what the user says, by name; text is converted.
+        model: the model's name, for the paper's values.
+        preset: name of one of the method's presets.
+    """
+    errors: list[str] = []
+    if preset is not None and preset not in kind.presets:
+        errors.append(f"preset: {kind.title} has {', '.join(kind.presets) or 'none'}, got {preset!r}")
+    dataset = str(values.get("dataset", Settings.dataset))
+    layers = [kind.defaults(model, dataset), kind.presets.get(preset or "", {}), values]
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged.update(layer)
+    settings_names = {f.name for f in fields(Settings)}
+    option_names = {f.name for f in fields(kind.Options)}
+    for name in merged:
+        if name not in settings_names | option_names:
+            errors.append(unknown(name, [*option_names, *settings_names]))
+    chosen = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
+    options = convert(kind.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return Resolved(Settings(**chosen), kind.Options(**options))
+
+
+def find_method(method: str | type[Method]) -> type[Method]:
+    """A method by its name, or the class itself."""
+    if not isinstance(method, str):
+        return method
+    if method not in METHODS:
+        hint = did_you_mean(method, METHODS) or f"; there is {', '.join(METHODS)}"
+        raise ConfigError(f"no method {method!r}{hint}")
+    return METHODS[method]
+
+
+def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
+    """A data set by its name, prepared, downloaded or generated."""
+    folder = Path(settings.data_dir).expanduser() if settings.data_dir else None
+    return load(
+        settings.dataset,
+        folder=folder,
+        size=settings.image_size,
+        real_only=settings.real_data_only,
+        stand_in_samples=settings.samples,
+        report=report,
+    )
+
+
+def model_name(model: str | nn.Module, dataset: Dataset) -> str:
+    """What to call the model in results; chosen by the data set if it says ``"auto"``."""
+    if not isinstance(model, str):
+        return f"{type(model).__module__}:{type(model).__qualname__}"
+    return default_model(dataset.name, dataset.kind, dataset.input_shape) if model == "auto" else model
+
+
+def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
+    """The common initial model."""
+    options = model_options(settings.model_options)
+    if settings.head:
+        options["head"] = settings.head
+    return build(
+        model,
+        input_shape=dataset.input_shape,
+        classes=len(dataset.classes),
+        vocabulary=dataset.vocabulary,
+        seed=settings.seed,
+        **options,
+    )
+
+
+def model_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """``["cut=conv", "hidden=[64, 32]"]`` as a dictionary; what reads as a Python literal is one.
+
+    >>> model_options(["cut=conv", "pretrained=True"])
+    {'cut': 'conv', 'pretrained': True}
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"model_options: must be name=value, got {pair!r}")
+        try:
+            options[name] = literal_eval(text)
+        except (ValueError, SyntaxError):
+            options[name] = text
+    return options
+
+
+def make(dataset: Dataset, settings: Settings) -> Partition:
+    """The partition that the settings ask for."""
+    s = settings
+    kind = s.partition
+    if (Path(kind) / "partition.json").is_file():
+        return Partition.load(kind)
+    if kind == "auto":
+        kind = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
+    seed = s.partition_seed if s.partition_seed is not None else (1 if s.legacy_partition else s.seed)
+    return make_partition(
+        dataset,
+        kind,
+        clients=s.clients,
+        seed=seed,
+        beta=s.beta,
+        classes_per_client=s.classes_per_client,
+        per_client=s.per_client,
+        draw=s.draw_clients,
+        test_fraction=s.test_fraction,
+        validation=s.validation,
+        test=s.test,
+        legacy=s.legacy_partition,
+        batch_size=s.batch_size,
+    )
+
+
+def federate(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:
+    """Batches as the settings ask for; BatchNorm cannot train on a single sample, so that it is skipped there."""
+    s = settings
+    if has_batch_norm and s.batch_size == 1:
+        raise ConfigError("batch_size: BatchNorm cannot train on single samples; take at least 2")
+    entry = DATASETS.get(dataset.name)
+    augment = (entry.augment if entry else "none") if s.augment == "auto" else s.augment
+    return FederatedData(
+        dataset,
+        partition,
+        batch_size=s.batch_size,
+        seed=s.seed,
+        shuffle=s.shuffle,
+        drop_last=s.drop_last,
+        skip_single=has_batch_norm,
+        augment=augment,
+        dtype=getattr(torch, s.dtype),
+    )
+
+
+def layout_settings(settings: Settings, kind: type[Method]) -> dict[str, Any]:
+    """What the part table depends on beside the parts."""
+    everyone = (settings.join_ratio >= 1 and not settings.random_join) or settings.train_all
+    return {
+        "batch_norm": kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm,
+        "everyone_receives": everyone,
+        "dtype": getattr(torch, settings.dtype),
+        "momentum": None if not settings.momentum else "kept" if settings.keep_momentum else "round",
+    }
+
+
+def find_devices(name: str) -> list[torch.device]:
+    """The devices that a setting such as ``"cuda:0,cuda:1"`` names."""
+    if name == "auto":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return [torch.device("cuda", i) for i in range(count)] or [torch.device("cpu")]
+    try:
+        devices = [torch.device(part.strip()) for part in name.split(",")]
+    except RuntimeError as error:
+        raise ConfigError(f"device: {error}, got {name!r}") from None
+    for device in devices:
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ConfigError(f"device: there is no {device} here; pfl-fast doctor says what there is")
+    return devices
