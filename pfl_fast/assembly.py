@@ -17,6 +17,7 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.data.prepare import load
+from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.models import Backbone, build, default_model
@@ -80,6 +81,7 @@ def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
         real_only=settings.real_data_only,
         stand_in_samples=settings.samples,
         report=report,
+        progress=shown,
     )
 
 
