@@ -54,7 +54,9 @@ def test_broken_files(raw, load_real, replaced, message, zipped):
     assert not [path for path in (raw / "prepared").iterdir() if path.is_dir()]
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", gzip.compress(bytes(999))[:-9]])
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", gzip.compress(bytes(999))[:-9]], ids=["empty", "garbage", "cut short"]
+)
 def test_broken_gzip(raw, load_real, content):
     write_mnist(raw)
     (raw / "t10k-images-idx3-ubyte.gz").write_bytes(content)

@@ -75,7 +75,7 @@ class Runs:
         (bytearray(b"x"), "bytearray"),
         (np.ndarray, "Array"),
     ],
-    ids=str,
+    ids=["system", "eval", "call in an array", "masked array", "generator", "set", "bytearray", "class"],
 )
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_anything_else_is_refused_by_name(value, named, protocol, tmp_path, monkeypatch):
