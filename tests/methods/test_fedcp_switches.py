@@ -61,7 +61,7 @@ def test_a_policy_needs_both_heads():
         {"cpn": False, "without_cpn": "half"},
         {"cpn": False, "gh": False},
         {"gfm": False},
-        {"lam": 1.0},
+        {"lam": 2.0},
         {"bandwidths": (1.0,)},
         {"cpn_input": "h"},
         {"cpn_input": "v"},
