@@ -30,7 +30,6 @@ from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
 
-EXECUTORS = ("auto", "sequential", "threads", "batched")
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
@@ -136,7 +135,7 @@ class Executor:
     """Deals clients to workers.
 
     Args:
-        kind: one of ``EXECUTORS``.
+        kind: ``"sequential"``, ``"threads"``, ``"batched"`` or ``"auto"``.
         devices: one or more; ``auto`` means threads on the CPU and batched on GPUs.
         workers: how many threads on the CPU; 0: one per core.
         stack: most clients in one stack; 0: all of a worker's.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -244,7 +243,3 @@ class Server:
         record.after_agg(self.evaluate(range(self.data.clients), 0))
         record.global_score(self.test_global(0))
         return record.with_seconds({}, 1)
-
-    def snapshot(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside the clients' state."""
-        return {"rounds_done": self.rounds_done, "unfinished": self.unfinished, "server": self.tensors}

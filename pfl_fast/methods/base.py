@@ -25,7 +25,6 @@ from pfl_fast.models import Backbone
 Tensors = dict[str, Tensor]
 # FedCP's paper trains all its methods with these; the MLP is not in it and takes larger steps.
 LEARNING_RATES = {"cnn": 0.005, "resnet18": 0.1, "fasttext": 0.1, "mlp": 0.05}
-BATCH_NORM = ("shared", "params_shared_buffers_local", "personal")
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,8 @@ class Method:
         summary: one line: what is shared, what is personal.
         Options: frozen dataclass of its options, each made by :func:`pfl_fast.options.option`.
         presets: settings by preset name: options of the method and settings of the run.
-        batch_norm: what happens to BatchNorm unless the run says otherwise; one of ``BATCH_NORM``.
+        batch_norm: what happens to BatchNorm unless the run says otherwise; ``"shared"``,
+            ``"params_shared_buffers_local"`` or ``"personal"``.
     """
 
     title: ClassVar[str]

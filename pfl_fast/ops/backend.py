@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch import library as torch_library
 
 from pfl_fast.native.load import Native, load
 
@@ -52,18 +53,18 @@ def has_values(tensor: Tensor) -> bool:
 
 def fake(op: str) -> Callable[[_F], _F]:
     """Registers the function below it as what ``op`` does to shapes and dtypes alone."""
-    return _register(lambda function: torch.library.register_fake(f"pfl_fast::{op}", function))
+    return _register(lambda function: torch_library.register_fake(f"pfl_fast::{op}", function))
 
 
 def vmap(op: str) -> Callable[[_F], _F]:
     """Registers the function below it as the batching rule of ``op``."""
-    return _register(lambda function: torch.library.register_vmap(f"pfl_fast::{op}", function))
+    return _register(lambda function: torch_library.register_vmap(f"pfl_fast::{op}", function))
 
 
 def gradient(op: str, setup_context: Callable[..., None]) -> Callable[[_F], _F]:
     """Registers the function below it as the backward of ``op``."""
     return _register(
-        lambda function: torch.library.register_autograd(f"pfl_fast::{op}", function, setup_context=setup_context)
+        lambda function: torch_library.register_autograd(f"pfl_fast::{op}", function, setup_context=setup_context)
     )
 
 

@@ -64,9 +64,9 @@ class Emulator:
 
     def __init__(self, variant: str, sources: Sequence[Path], folder: Path, defines: Sequence[str] = ()) -> None:
         self.variant = variant
-        self.library = _compile(variant, sources, folder, defines)
+        self.shared_object = _compile(variant, sources, folder, defines)
         if variant in LOCAL:
-            self._loaded = ctypes.CDLL(str(self.library))
+            self._loaded = ctypes.CDLL(str(self.shared_object))
 
     def run(self, calls: Sequence[Call]) -> None:
         """Makes the calls in order; tensors are changed in place."""
@@ -100,7 +100,7 @@ class Emulator:
             for i, ((address, size), _) in enumerate(tensors.items()):
                 files[f"{address}:{size}"] = str(Path(folder) / f"{i}.bin")
                 Path(files[f"{address}:{size}"]).write_bytes(ctypes.string_at(address, size) if size else b"")
-            request = {"library": str(self.library), "calls": described, "files": files}
+            request = {"library": str(self.shared_object), "calls": described, "files": files}
             result = subprocess.run(
                 [sys.executable, str(WORKER)],
                 input=json.dumps(request),
