@@ -19,7 +19,7 @@ from pfl_fast.engine.events import Listener
 from pfl_fast.engine.executor import Executor
 from pfl_fast.engine.layout import Layout
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
-from pfl_fast.engine.records import RoundRecord, summarise_run
+from pfl_fast.engine.records import Bests, RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.run_folder import RunFolder
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.server import Server
@@ -97,6 +97,7 @@ class Experiment:
         self.layout = Layout(parts, adam=adam, finale=bool(final), **assembly.layout_settings(s, self.kind))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
+        self.bests: Bests = {}
         self._stack = ExitStack()
         self._server: Server | None = None
         self._memory: Estimate | None = None
@@ -195,7 +196,7 @@ class Experiment:
 
     def summary(self) -> dict[str, Any]:
         """Best, last and mean of the last five, of what the rounds so far gave."""
-        return summarise_run(self.records, self.describe())
+        return summarise_run(self.records, self.bests, self.describe())
 
     def science(self) -> dict[str, Any]:
         """Everything that decides the numbers: a run can only go on with the same."""
@@ -259,6 +260,7 @@ class Experiment:
     def _keep(self, record: RoundRecord) -> dict[str, Any]:
         record.values["data"] = self.dataset.source
         self.records.append(record.values)
+        keep_bests(self.bests, record)
         for listener in self.listeners:
             listener.round_done(self, record)
         return record.values

@@ -132,6 +132,8 @@ def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
     for title, row in rows.items():
         at = f"({row['best_round']})"
         lines.append(f"  {title:22}{row['best']:8.4f} {at:9}{row['last']:8.4f}{row['last5']:10.4f}")
+        if "best_per_client" in row:
+            lines.append(f"  {'  each its own best':22}{row['best_per_client']:8.4f}")
         if "validation_selected" in row:
             at = f"({row['validation_round']})"
             lines.append(f"  {'  by validation':22}{row['validation_selected']:8.4f} {at}")

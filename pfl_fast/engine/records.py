@@ -113,9 +113,8 @@ class RoundRecord:
         for client, by_split in scores.items():
             for split, score in by_split.items():
                 if score.samples:
-                    self._row(client).update(
-                        {f"{split}_accuracy_{when}": score.accuracy, f"{split}_samples": score.samples}
-                    )
+                    measured = {f"{split}_accuracy_{when}": score.accuracy, f"{split}_samples": score.samples}
+                    self._row(client).update(measured, **{f"{split}_auc": score.auc, f"{split}_loss": score.loss})
         for split in dict.fromkeys(split for by_split in scores.values() for split in by_split):
             summary = summarise(by_split[split] for by_split in scores.values() if split in by_split)
             self.values.update(_named(summary, split, when))
@@ -135,8 +134,23 @@ def _named(summary: Summary, split: str, when: str) -> dict[str, Any]:
     }
 
 
-def summarise_run(records: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Best, last and mean of the last five of each accuracy over evaluated rounds, and the one validation chooses."""
+Bests = dict[str, dict[int, float]]  # by accuracy, by client
+
+
+def keep_bests(bests: Bests, record: RoundRecord) -> None:
+    """Takes over what a client was better at than ever before."""
+    for client, row in record.clients.items() if record.round > 0 else ():
+        for name in (n for n in row if n.startswith("test_accuracy")):
+            of_all = bests.setdefault(name, {})
+            of_all[client] = max(row[name], of_all.get(client, 0.0))
+
+
+def summarise_run(records: Sequence[Mapping[str, Any]], bests: Bests, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Best, last and mean of the last five of each accuracy over evaluated rounds, and the one validation chooses.
+
+    The best is that of the round with the best number of all clients together; ``best_per_client`` is the mean over
+    clients of each one's own best round.
+    """
     result: dict[str, Any] = {**about, "rounds": records[-1]["round"] if records else 0}
     accuracies = [n for r in records for n in r if n.startswith(("test_accuracy", "global_accuracy"))]
     for name in dict.fromkeys(n for n in accuracies if not n.endswith("_std")):
@@ -145,6 +159,8 @@ def summarise_run(records: Sequence[Mapping[str, Any]], about: Mapping[str, Any]
             best_round, best = max(series, key=lambda item: (item[1], -item[0]))
             values = [value for _, value in series]
             result[name] = {"best": best, "best_round": best_round, "last": values[-1], "last5": last_mean(values)}
+            if name in bests:
+                result[name]["best_per_client"] = fmean(bests[name].values())
             if name.startswith("test_"):
                 result[name].update(_chosen_by_validation(records, name))
     trained = [r for r in records if r.get("samples")]

@@ -76,6 +76,8 @@ class RunFolder(Listener):
         done = experiment.server.rounds_done
         if kept is not None:
             refuse_other_science(kept["science"], experiment.science())
+            bests = kept["bests"].items()
+            experiment.bests = {name: {int(c): best for c, best in by.items()} for name, by in bests}
             self._refuse_rounds_after_the_finale(kept["rounds"], experiment)
         rows = [r for r in read_metrics(self.metrics, report) if r["round"] <= done and kept is not None]
         experiment.records[:] = rows
@@ -115,9 +117,9 @@ class RunFolder(Listener):
 
     def save(self, experiment: Any) -> None:
         """Writes a checkpoint."""
-        checkpoint.save(
-            experiment.server, self.checkpoints, {"science": experiment.science(), "rounds": experiment.settings.rounds}
-        )
+        rounds = experiment.settings.rounds
+        beside = {"science": experiment.science(), "rounds": rounds, "bests": experiment.bests}
+        checkpoint.save(experiment.server, self.checkpoints, beside)
         self._saved_at, self._saved_round = monotonic(), experiment.server.rounds_done
 
     def _write_summary(self, experiment: Any) -> None:

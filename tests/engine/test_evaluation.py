@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from pfl_fast.engine.events import Listener
 from pfl_fast.engine.metrics import score
 from pfl_fast.engine.records import summarise_run
 from pfl_fast.engine.sampling import sample
@@ -167,7 +168,7 @@ def test_summary_by_hand():
     tests = [0.9, 0.1, 0.5, None, 0.7, 0.7, 0.2, 0.3]
     validations = [1.0, 0.2, 0.8, None, 0.3, 0.3, 0.8, 0.1]
     rows = [record(i, t, v) for i, (t, v) in enumerate(zip(tests, validations, strict=True))]
-    got = summarise_run(rows, {"method": "x"})
+    got = summarise_run(rows, {}, {"method": "x"})
     assert got["method"] == "x"
     assert got["rounds"] == 7
     assert got["test_accuracy_after_agg"] == {
@@ -182,14 +183,14 @@ def test_summary_by_hand():
 
 
 def test_summary_of_nothing_and_of_no_evaluation():
-    assert summarise_run([], {})["rounds"] == 0
-    got = summarise_run([record(1), record(2)], {})
+    assert summarise_run([], {}, {})["rounds"] == 0
+    got = summarise_run([record(1), record(2)], {}, {})
     assert got["rounds"] == 2
     assert "test_accuracy_after_agg" not in got
 
 
 def test_without_validation_nothing_is_chosen_by_it():
-    assert "validation_selected" not in summarise_run([record(1, 0.5)], {})["test_accuracy_after_agg"]
+    assert "validation_selected" not in summarise_run([record(1, 0.5)], {}, {})["test_accuracy_after_agg"]
 
 
 def size(module):
@@ -233,3 +234,24 @@ def test_what_is_recorded_of_a_round():
         assert first["seconds"] == pytest.approx(sum(first["seconds_by_part"].values()))
         assert next(iter(first)) == "round"
         assert torch.tensor(first["train_loss"]).isfinite()
+
+
+class Rows(Listener):
+    """Keeps every client's row of every round."""
+
+    def __init__(self):
+        self.rounds = []
+
+    def round_done(self, experiment, record):
+        self.rounds.append(record.clients)
+
+
+def test_each_clients_own_best_round_counts_beside_the_best_round_of_all():
+    running, rows = toys.experiment("local", rounds=4, lr=0.5), Rows()
+    running.listeners.append(rows)
+    summary = running.run()
+    for name in ("test_accuracy_after_agg", "test_accuracy_after_local"):
+        best = [max(clients[c][name] for clients in rows.rounds) for c in range(running.data.clients)]
+        assert summary[name]["best_per_client"] == pytest.approx(sum(best) / len(best))
+    assert {"train_loss", "test_loss", "test_auc", "test_samples"} <= rows.rounds[0][0].keys()
+    running.close()

@@ -15,6 +15,8 @@ from pfl_fast.engine import checkpoint
 from pfl_fast.engine.events import Listener
 from pfl_fast.engine.training import Interrupted
 from pfl_fast.errors import ConfigError, PflFastError
+from pfl_fast.methods import METHODS
+from tests.engine import toys
 from tests.engine.runs import everything, numbers, resumed, small
 
 SETTINGS = {"join_ratio": 0.7, "momentum": 0.5, "keep_momentum": True, "policy": "gumbel", "gumbel_at_eval": True}
@@ -66,12 +68,32 @@ def test_a_run_stopped_between_clients_goes_on_to_the_bit(tmp_path, executor, cl
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_goes_on_to_the_bit(tmp_path, method):
+    """Stopped in the second round, of those where only some clients take part."""
+    settings = {**toys.FITS.get(method, {}), "norm": True, "join_ratio": 0.7, "momentum": 0.5}
+    whole = small(method, **settings)
+    whole.run()
+    stopped = small(method, out=tmp_path / "run", **settings)
+    stopped.listeners.append(StopAfter(stopped, 7))
+    with pytest.raises(Interrupted):
+        stopped.run()
+    again = resumed(tmp_path / "run", norm=True)
+    assert 0 < again.server.rounds_done < 3
+    again.run()
+    assert same(everything(again), everything(whole))
+    assert numbers(again) == numbers(whole)
+    assert again.summary()["test_accuracy_after_local"] == whole.summary()["test_accuracy_after_local"]
+
+
 # Dies by its own hand, without a chance to clean up, at a moment that the argument names.
 CHILD = """
 import os, signal, sys
 from pathlib import Path
 from pfl_fast.engine import checkpoint, run_folder
 from pfl_fast.engine.events import Listener
+from pfl_fast.methods import METHODS
+from tests.engine import toys
 from tests.engine.runs import small
 from tests.engine.test_resume import SETTINGS
 

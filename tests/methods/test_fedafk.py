@@ -5,14 +5,12 @@ import pytest
 import torch
 
 from pfl_fast.assembly import resolve
-from pfl_fast.engine.training import Interrupted
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Once, Phase, Setting
 from pfl_fast.methods.fedafk import FedAFK, FedAFKOptions, local_features
 from pfl_fast.methods.local import Local
 from tests.engine import toys
-from tests.engine.runs import everything, numbers, resumed, small
-from tests.engine.test_resume import StopAfter, same
+from tests.engine.test_resume import same
 from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedafk import AFKFederation
 
@@ -234,18 +232,3 @@ def test_the_papers_values():
     assert (resolved.settings.rounds, resolved.settings.lr, resolved.settings.batch_size) == (1000, 0.1, 10)
     assert resolve(FedAFK, {}, "cnn").settings.lr == 0.005
     assert (resolved.options.lam, resolved.options.mu_init) == (0.3, 0.5)
-
-
-def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
-    values = {"norm": True, "join_ratio": 0.7, "momentum": 0.5, "random_head": "per_client"}
-    whole = small("fedafk", **values)
-    whole.run()
-    stopped = small("fedafk", out=tmp_path / "run", **values)
-    stopped.listeners.append(StopAfter(stopped, 6))
-    with pytest.raises(Interrupted):
-        stopped.run()
-    again = resumed(tmp_path / "run", norm=True)
-    assert 0 < again.server.rounds_done < 3
-    again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)

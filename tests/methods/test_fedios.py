@@ -2,13 +2,11 @@ import pytest
 import torch
 
 from pfl_fast.assembly import resolve
-from pfl_fast.engine.training import Interrupted
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Client, drawn_anew
 from pfl_fast.methods.fedios import FediOS
 from tests.engine import toys
-from tests.engine.runs import everything, numbers, resumed, small
-from tests.engine.test_resume import StopAfter, same
+from tests.engine.test_resume import same
 from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedios import OSFederation
 
@@ -198,18 +196,3 @@ def test_the_papers_values(model, dataset, values):
     assert (found["momentum"], found["alpha"], found["train_all"]) == (0.9, 0.5, True)
     assert found["batch_size"] == (50 if dataset == "cifar100-coarse" else 32)
     assert resolve(FediOS, {"dataset": dataset}, model, "paper-20-clients").settings.local_epochs == 5
-
-
-def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
-    values = {"norm": True, "join_ratio": 0.7, "post_activation": "relu"}
-    whole = small("fedios", **values)
-    whole.run()
-    stopped = small("fedios", out=tmp_path / "run", **values)
-    stopped.listeners.append(StopAfter(stopped, 8))
-    with pytest.raises(Interrupted):
-        stopped.run()
-    again = resumed(tmp_path / "run", norm=True)
-    assert 0 < again.server.rounds_done < 3
-    again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)

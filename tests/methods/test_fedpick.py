@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from pfl_fast.data.synthetic import synthetic
-from pfl_fast.engine.training import Interrupted
 from pfl_fast.errors import ConfigError
 from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
@@ -13,8 +12,7 @@ from pfl_fast.methods.base import Batch
 from pfl_fast.models import Backbone
 from pfl_fast.randomness import torch_seed
 from tests.engine import toys
-from tests.engine.runs import everything, numbers, resumed, small
-from tests.engine.test_resume import StopAfter, same
+from tests.engine.test_resume import same
 from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedpick import Federation
 
@@ -190,21 +188,6 @@ def test_the_selectors_gradient_is_a_finite_difference_of_the_loss():
             below = loss().item()
             value[place] += step
             assert gradient.view(-1)[place].item() == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-8)
-
-
-@pytest.mark.parametrize("executor", ["sequential", "batched"])
-def test_a_stopped_run_goes_on_to_the_bit(tmp_path, executor):
-    settings = {"norm": True, "momentum": 0.5, "join_ratio": 0.7, "executor": executor, "stack": 2}
-    whole = small("fedpick", **settings)
-    whole.run()
-    stopped = small("fedpick", out=tmp_path / "run", **settings)
-    stopped.listeners.append(StopAfter(stopped, 6))
-    with pytest.raises(Interrupted):
-        stopped.run()
-    again = resumed(tmp_path / "run", norm=True)
-    again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)
 
 
 def test_the_digits_cnn_is_cut_behind_its_convolutions():
