@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfl_fast.config import Settings
 from pfl_fast.data.catalogue import DATASETS
@@ -20,6 +21,7 @@ from pfl_fast.data.prepare import load
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.methods import METHODS, Method
+from pfl_fast.methods.base import Setting
 from pfl_fast.models import Backbone, build, default_model
 from pfl_fast.options import convert, unknown
 
@@ -171,14 +173,36 @@ def federate(dataset: Dataset, partition: Partition, settings: Settings, has_bat
     )
 
 
-def layout_settings(settings: Settings, kind: type[Method]) -> dict[str, Any]:
+def setting(dataset: Dataset, partition: Partition, settings: Settings, kind: type[Method]) -> Setting:
+    """What a method may know about the run."""
+
+    def count_classes(client: int) -> Tensor:
+        labels = torch.from_numpy(np.array(dataset.y[partition.train[client]]))
+        return torch.bincount(labels, minlength=len(dataset.classes))
+
+    return Setting(
+        clients=partition.clients,
+        rounds=settings.rounds,
+        local_epochs=settings.local_epochs,
+        classes=len(dataset.classes),
+        batch_norm=kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm,
+        everyone_joins=(settings.join_ratio >= 1 and not settings.random_join) or settings.train_all,
+        count_classes=count_classes,
+    )
+
+
+def layout_settings(settings: Settings, method: Method) -> dict[str, Any]:
     """What the part table depends on beside the parts."""
-    everyone = (settings.join_ratio >= 1 and not settings.random_join) or settings.train_all
+    phases = method.every_phase()
+    momentum = settings.momentum or any(phase.sgd.get("momentum") for phase in phases)
     return {
-        "batch_norm": kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm,
-        "everyone_receives": everyone,
+        "batch_norm": method.setting.batch_norm,
+        "everyone_receives": method.setting.everyone_joins,
         "dtype": getattr(torch, settings.dtype),
-        "momentum": None if not settings.momentum else "kept" if settings.keep_momentum else "round",
+        "momentum": None if not momentum else "kept" if settings.keep_momentum else "round",
+        "adam": {part for phase in phases for part in phase.adam},
+        "finale": bool(method.final_phases()),
+        "server_state": method.server_state,
     }
 
 

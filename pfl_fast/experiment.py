@@ -28,7 +28,7 @@ from pfl_fast.engine.stopping import stop_on_signals
 from pfl_fast.engine.training import Interrupted, LocalReport
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS, Method
-from pfl_fast.methods.base import Batch, Setting, Tensors
+from pfl_fast.methods.base import Batch, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.options import plain
 from pfl_fast.randomness import key, torch_seed
@@ -83,7 +83,7 @@ class Experiment:
         s = self.settings
         self.partition = partition if isinstance(partition, Partition) else assembly.make(self.dataset, s)
         backbone = assembly.build_model(model if not isinstance(model, str) else name, self.dataset, s)
-        setting = Setting(self.partition.clients, s.rounds, s.local_epochs, len(self.dataset.classes))
+        setting = assembly.setting(self.dataset, self.partition, s, self.kind)
         self.method = self.kind(self.options, setting)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
@@ -92,9 +92,7 @@ class Experiment:
         self.data = assembly.federate(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
-        final = self.method.final_phases()
-        adam = {part for phase in [*self.method.phases(1), *final] for part in phase.adam}
-        self.layout = Layout(parts, adam=adam, finale=bool(final), **assembly.layout_settings(s, self.kind))
+        self.layout = Layout(parts, **assembly.layout_settings(s, self.method))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self.bests: Bests = {}
@@ -246,7 +244,7 @@ class Experiment:
         """A client's model as it is now: a module that takes a batch of samples and gives logits."""
         if not 0 <= number < self.data.clients:
             raise ValueError(f"client must be from 0 to {self.data.clients - 1}, got {number}")
-        return ClientModel(self.method, self.layout, self.server.view(number))
+        return ClientModel(self.method, self.layout, self.server.in_use(number))
 
     def close(self) -> None:
         """Ends threads and removes temporary files."""

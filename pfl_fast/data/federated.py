@@ -49,6 +49,11 @@ class Group(NamedTuple):
     y: Tensor
     place: Tensor
 
+    def first(self, count: int) -> Group:
+        """Of its first ``count`` clients, or of all if there are no more."""
+        begin, end = self.rows.start, min(self.rows.stop, self.rows.start + count)
+        return Group(slice(begin, end), self.x[:count], self.y[:count], self.place[:count])
+
 
 class Visits(NamedTuple):
     """Samples in the order of an epoch: index in the data set, place in the client's list, key of the augmentation."""
@@ -173,6 +178,13 @@ class FederatedData:
         moved = (self._x, self._y, self._mean, self._std, self._black)
         other._x, other._y, other._mean, other._std, other._black = (t.to(device) for t in moved)
         other._indices = {split: [i.to(device) for i in lists] for split, lists in self._indices.items()}
+        return other
+
+    def whole(self) -> FederatedData:
+        """The same clients with one batch per epoch, of all samples that their batches have here."""
+        other = copy(self)
+        other._rest = self._full * self.batch_size + self._rest
+        other._full = np.zeros_like(self._full)
         return other
 
     def steps(self, client: int) -> int:

@@ -68,6 +68,13 @@ class Worker:
         reports = self.stacked.train(clients, tensors, phases, descent)
         return [Trained(report, {name: t[row] for name, t in tensors.items()}) for row, report in enumerate(reports)]
 
+    def adapt(self, client: int, tensors: Tensors, phases: Sequence[Phase], descent: Descent) -> Tensors:
+        """A copy of a client's tensors after some phases, such as those before a test."""
+        copies = {e.key: tensors[e.key].to(self.device, copy=True) for e in self.layout.entries}
+        copies.update(self.method.received(copies, at="start"))
+        self.single.train(client, copies, phases, descent)
+        return copies
+
     def test(self, client: int, tensors: Tensors, split: str, round: int, seed: int, whole_batches: int = 0) -> Score:
         """A client's own model on its own samples of a split.
 

@@ -5,7 +5,7 @@ Built once from a method's parts and the BatchNorm policy; everything the engine
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Client, Part, Tensors
+from pfl_fast.methods.base import Client, Part, Tensors, stays_local
 from pfl_fast.models import batch_norm_tensors
 
 ADAM = ("adam_mean", "adam_square", "adam_steps")  # what Adam keeps beside a parameter: two moments, a number
@@ -30,9 +30,11 @@ class Entry:
         parameter: a parameter that can be trained, not a buffer or a frozen one.
         receives: key of the server's tensor that overwrites it, or None.
         uploads: key of the server's tensor that is averaged from it, or None.
+        mixes: key of the server's tensor of whose uploads it becomes a mixture, or None.
         to_all: whether every client receives it anew before it is used.
         stored: whether each client has its own value between rounds. What goes ``to_all`` is not stored, unless clients
             are left with values of their own at the end.
+        until: the last round in which it is received and uploaded, or None.
     """
 
     key: str
@@ -40,9 +42,15 @@ class Entry:
     value: Tensor
     parameter: bool
     receives: str | None
-    uploads: str | None
-    to_all: bool
-    stored: bool
+    uploads: str | None = None
+    mixes: str | None = None
+    to_all: bool = False
+    stored: bool = False
+    until: int | None = None
+
+    def exchanged(self, round: int) -> bool:
+        """Whether it is received and uploaded in a round."""
+        return self.until is None or round <= self.until
 
 
 class Layout:
@@ -58,6 +66,7 @@ class Layout:
             client keeps between rounds.
         adam: parts that Adam steps.
         finale: clients train once more after the last aggregation, and keep all they come to.
+        server_state: the method's function that makes, of the server's tensors, those it keeps beside them.
     """
 
     def __init__(
@@ -69,6 +78,7 @@ class Layout:
         momentum: str | None = None,
         adam: Iterable[str] = (),
         finale: bool = False,
+        server_state: Callable[[Tensors], Tensors] | None = None,
     ) -> None:
         self.finale = finale
         self.batch_norm = batch_norm
@@ -88,6 +98,8 @@ class Layout:
             for name, module in self.server_parts.items()
             for key, tensor in module.state_dict().items()
         }
+        if server_state:
+            self.server_common.update(server_state(self.server_common))
 
     def _module(self, part: str) -> nn.Module:
         return self.client.get_submodule(part)
@@ -98,25 +110,20 @@ class Layout:
         tied = [key for key, _ in module.named_parameters(remove_duplicate=False) if key not in parameters]
         if tied:
             raise ConfigError(f"model: {name}.{tied[0]} is another parameter under a second name; untie them")
-        local = self._kept_local(module)
+        local = stays_local(module, self.batch_norm)
         found = []
         for key, tensor in module.state_dict().items():
             overwritten = part.receives and key not in local and key not in part.keeps
             receives = f"{part.receives}.{key}" if overwritten else None
             uploads = f"{part.uploads}.{key}" if part.uploads and key not in local else None
-            to_all = receives is not None and (everyone_receives or part.recipients == "all")
-            stored = not to_all or self.finale
+            mixes = f"{part.mixes}.{key}" if part.mixes and key not in local else None
+            everyone = everyone_receives or part.recipients == "all"
+            to_all = receives is not None and everyone and part.until is None
+            stored = part.kept and (not to_all or self.finale)
             steps = key in parameters and parameters[key].requires_grad  # a user may have frozen some
-            found.append(Entry(f"{name}.{key}", name, tensor, steps, receives, uploads, to_all, stored))
+            entry = Entry(f"{name}.{key}", name, tensor, steps, receives, uploads, mixes, to_all, stored, part.until)
+            found.append(entry)
         return found
-
-    def _kept_local(self, module: nn.Module) -> set[str]:
-        if self.batch_norm == "shared":
-            return set()
-        names = set(batch_norm_tensors(module))
-        if self.batch_norm == "personal":
-            return names
-        return names - {name for name, _ in module.named_parameters()}
 
     @property
     def of_model(self) -> list[Entry]:
@@ -137,6 +144,11 @@ class Layout:
     def received(self) -> list[Entry]:
         """Tensors that the server's overwrite."""
         return [e for e in self.entries if e.receives]
+
+    @property
+    def mixed(self) -> list[Entry]:
+        """Tensors that become a mixture of uploads; what counts is not mixed."""
+        return [e for e in self.entries if e.mixes and e.value.is_floating_point()]
 
     @property
     def server_has_statistics(self) -> bool:
@@ -165,4 +177,4 @@ def _beside(what: str, entry: Entry, kept: bool) -> Entry:
     """A tensor of the optimizer beside a parameter."""
     shape = () if what == "adam_steps" else entry.value.shape
     zeros = entry.value.new_zeros(()).expand(shape)  # takes no memory
-    return Entry(f"{what}.{entry.key}", what, zeros, False, None, None, False, kept)
+    return Entry(f"{what}.{entry.key}", what, zeros, parameter=False, receives=None, stored=kept)

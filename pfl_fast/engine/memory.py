@@ -112,7 +112,7 @@ class Trial:
         """The most that a step of any phase takes: activations, gradients, what is computed once."""
         tensors = {e.key: e.value.clone() for e in self.layout.entries}
         set_mode(self.trainer.client, self.layout.parts, training=True)
-        return max(self._phase_bytes(p, tensors) for p in (*self.method.phases(1), *self.method.final_phases()))
+        return max(self._phase_bytes(phase, tensors) for phase in self.method.every_phase())
 
     def _phase_bytes(self, phase: Phase, tensors: Tensors) -> int:
         names = self.trainer.trained_keys(phase)
@@ -120,7 +120,7 @@ class Trial:
         parameters: Tensors = {name: self.trainer.client.get_parameter(name) for name in names}
         allocations = Allocations()
         with allocations:
-            batch = self._batch()
+            batch = self._batch(self.trainer.source(phase))
             batch.once = self.trainer.once(phase, batch.x)
             self.trainer.step(phase, batch, parameters, tensors, self.descent)
         per_sample = sum(t.nbytes // len(t) for t in batch.once.values())
@@ -134,12 +134,12 @@ class Trial:
         most = int(max(self.data.test_sizes.max(), self.data.validation_sizes.max()))
         allocations = Allocations()
         with torch.no_grad(), allocations:
-            batch = self._batch()
+            batch = self._batch(self.data)
             self.method.predict(self.trainer.client, batch)
         return allocations.most * min(most, EVALUATION_BATCH) // len(batch.y)
 
-    def _batch(self) -> Batch:
-        x, y, _ = next(iter(self.data.batches(self.largest, 1, 0)))
+    def _batch(self, data: FederatedData) -> Batch:
+        x, y, _ = next(iter(data.batches(self.largest, 1, 0)))
         return Batch(x, y, torch.tensor(0))
 
 

@@ -47,6 +47,12 @@ class Call(nn.Module):
         return self.function(self.client, batch)
 
 
+def evaluate_at(client: Client, function: Callable[[Client, Batch], Any], values: Tensors, batch: Batch) -> Any:
+    """``function(client, batch)`` with some of the client's tensors replaced."""
+    replaced = {f"client.{name}": value for name, value in values.items()}
+    return functional_call(Call(client, function), replaced, (batch,))
+
+
 def stacked(client: Client, function: Callable[[Client, Batch], Any], seeds: list[str]) -> Callable[..., Any]:
     """``function`` for a stack: ``(tensors [C, ...], x [C, b, ...], y [C, b], seed [C], once) -> [C, ...]``."""
     call = Call(client, function)

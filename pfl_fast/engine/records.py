@@ -74,14 +74,16 @@ class RoundRecord:
         """Takes over the test of the server's model."""
         self.values["global_accuracy"] = score.accuracy if score else None
 
-    def moved(self, layout: Layout, cohort: Cohort, clients: int) -> None:
+    def moved(self, layout: Layout, cohort: Cohort, clients: int, round: int) -> None:
         """Counts the numbers sent up and down in this round."""
-        up = {e.uploads: e.value.numel() for e in layout.uploaded}
-        down = {e.receives: e.value.numel() for e in layout.received}
+        up = {e.uploads: e.value.numel() for e in layout.uploaded if e.exchanged(round)}
+        down = {e.receives: e.value.numel() for e in layout.received if e.exchanged(round)}
+        mixed = sum(e.value.numel() * layout.parts[e.part].copies for e in layout.mixed)
         to_all = {e.receives for e in layout.received if layout.parts[e.part].recipients == "all"}
         everyone = clients if len(cohort.receives) == clients else len(cohort.trains)
+        sent = sum(n * (clients if name in to_all else everyone) for name, n in down.items())
         self.values["uploaded"] = len(cohort.uploads) * sum(up.values())
-        self.values["downloaded"] = sum(n * (clients if name in to_all else everyone) for name, n in down.items())
+        self.values["downloaded"] = sent + len(cohort.uploads) * mixed
 
     def with_seconds(self, laps: Mapping[str, float], workers: int) -> RoundRecord:
         """Takes over how long things took, and puts the numbers in order."""

@@ -41,6 +41,37 @@ class Unfinished:
     uploads: Tensors = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Uploads:
+    """What a mixture may be made from, see :class:`pfl_fast.methods.base.Exchange`."""
+
+    runs: Server
+    clients: list[int]
+    uploads: Tensors
+
+    @property
+    def server(self) -> Tensors:
+        """The server's tensors."""
+        return self.runs.tensors
+
+    def tensors(self, client: int) -> Tensors:
+        """All tensors of a client by name, after its training."""
+        return self.runs.state.view(client, self.runs.tensors, receives=False)
+
+    def losses(self, questions: Sequence[tuple[int, Tensors]]) -> list[float]:
+        """The loss of each client with some of its tensors replaced, on its validation samples, or training samples."""
+        runs, number = self.runs, self.runs.rounds_done + 1
+
+        def work(worker: Worker, question: int) -> float:
+            client, replaced = questions[question]
+            split = "validation" if runs.data.validation_sizes[client] else "train"
+            tensors = {**self.tensors(client), **replaced}
+            return worker.test(client, tensors, split, number, runs.settings.seed).loss
+
+        answers = dict(runs.executor.run(range(len(questions)), work))
+        return [answers[question] for question in range(len(questions))]
+
+
 class Server:
     """Runs rounds.
 
@@ -88,7 +119,7 @@ class Server:
         skipped = self.aggregate(cohort)
         watch.lap("aggregate")
         # 6. send
-        self.state.send(cohort.receives, self.tensors)
+        self.state.send(cohort.receives, self.tensors, number)
         watch.lap("send")
         # 7. test after aggregation
         work, self.unfinished, self.rounds_done = self.unfinished, Unfinished(), number
@@ -117,14 +148,14 @@ class Server:
 
     def train(self, cohort: Cohort, number: int) -> None:
         """Local training of those that have not trained yet in this round."""
-        self._allocate_uploads(cohort)
+        self._allocate_uploads(cohort, number)
         slots = {client: slot for slot, client in enumerate(cohort.uploads)}
         descent = self.descent(number)
         phases = self.method.final_phases() if self.is_finale(number) else self.method.phases(number)
         tests = self.is_evaluated(number) and (self.settings.eval_at != "after_agg" or self.is_finale(number))
 
         def work(worker: Worker, unit: list[int]) -> list[LocalReport]:
-            views = [self.state.view(client, self.tensors) for client in unit]
+            views = [self.state.view(client, self.tensors, round=number) for client in unit]
             trained = worker.train(unit, views, phases, descent, stack=self.executor.kind == "batched")
             return [self.finish(worker, t, number, slots, tests) for t in trained]
 
@@ -152,7 +183,8 @@ class Server:
             raise NotFinite(number, report)
         scores: dict[str, Score] = {}
         if not (report.problem and self.settings.on_nan == "skip"):
-            scores = self.test(worker, report.client, tensors, number) if tests else {}
+            at = "finale" if self.is_finale(number) else "after_local"
+            scores = self.test(worker, report.client, tensors, number, at) if tests else {}
             self.keep(report.client, tensors, slots)
         self.unfinished.scores[report.client] = scores
         self.unfinished.reports[report.client] = report
@@ -167,10 +199,10 @@ class Server:
                 block[slots[client]].copy_(values[name])
         self.state.write(client, tensors)
 
-    def _allocate_uploads(self, cohort: Cohort) -> None:
+    def _allocate_uploads(self, cohort: Cohort, number: int) -> None:
         if self.unfinished.uploads:
             return
-        for entry in self.layout.uploaded:
+        for entry in (e for e in self.layout.uploaded if e.exchanged(number)):
             shape = (len(cohort.uploads), *entry.value.shape)
             self.unfinished.uploads[str(entry.uploads)] = torch.empty(
                 shape, dtype=entry.value.dtype, device=self.device
@@ -179,7 +211,7 @@ class Server:
     # 5.
 
     def aggregate(self, cohort: Cohort) -> list[int]:
-        """``w <- sum_i (n_i / n) w_i`` over uploads; integer tensors come from the first. Returns skipped clients."""
+        """The server's tensors become what the method makes of the uploads. Returns skipped clients."""
         reports = self.unfinished.reports
         skips = self.settings.on_nan == "skip"
         slots = [i for i, c in enumerate(cohort.uploads) if not (skips and reports[c].problem)]
@@ -187,13 +219,21 @@ class Server:
         if slots and uploads:
             if len(slots) < len(cohort.uploads):
                 uploads = {name: block[slots] for name, block in uploads.items()}
-            sizes = torch.tensor([float(self.data.train_sizes[cohort.uploads[i]]) for i in slots], dtype=torch.float64)
-            weights = (sizes / sizes.sum()).to(self.device)
-            floating = [name for name, block in uploads.items() if block.is_floating_point()]
-            self.tensors.update({name: block[0].clone() for name, block in uploads.items() if name not in floating})
-            blocks = [uploads[name] for name in floating]
-            self.tensors.update(zip(floating, ops.aggregate(blocks, weights.to(blocks[0].dtype)), strict=True))
+            clients = [cohort.uploads[i] for i in slots]
+            sizes = torch.tensor(self.data.train_sizes[clients], dtype=torch.float64, device=self.device)
+            self.tensors.update(self.method.aggregate(self.tensors, uploads, sizes))
+            if self.layout.mixed:
+                self.mix(clients, uploads)
         return sorted(c for c in reports if skips and reports[c].problem)
+
+    def mix(self, clients: list[int], uploads: Tensors) -> None:
+        """Each client gets its own mixture of the uploads."""
+        shares, changed = self.method.mixture(Uploads(self, clients, uploads))
+        self.tensors.update(changed)
+        entries = self.layout.mixed
+        mixed = ops.aggregate([uploads[str(e.mixes)] for e in entries], shares.to(uploads[str(entries[0].mixes)]))
+        for row, client in enumerate(clients):
+            self.state.write(client, {e.key: block[row] for e, block in zip(entries, mixed, strict=True)})
 
     # 7.
 
@@ -201,12 +241,25 @@ class Server:
         """Whether a round's models are tested."""
         return number % self.settings.eval_every == 0 or number >= self.settings.rounds
 
-    def test(self, worker: Worker, client: int, tensors: Tensors, number: int) -> dict[str, Score]:
+    def test(
+        self, worker: Worker, client: int, tensors: Tensors, number: int, at: str = "after_agg"
+    ) -> dict[str, Score]:
         """One client's scores, by split."""
+        tensors = self.adapted(worker, client, tensors, number, at)
         whole = self.data.batch_size if self.settings.drop_last_test else 0
         return {
             split: worker.test(client, tensors, split, number, self.settings.seed, whole) for split in self.data.tests
         }
+
+    def adapted(self, worker: Worker, client: int, tensors: Tensors, number: int, at: str) -> Tensors:
+        """A client's tensors after what the method does before a test of what they were after round ``number``."""
+        phases = self.method.before_test(number + 1, at)
+        return worker.adapt(client, tensors, phases, self.descent(number + 1)) if phases else tensors
+
+    def in_use(self, client: int) -> Tensors:
+        """All tensors of a client as they are tested now; copies if the method adapts them before."""
+        at = "finale" if self.is_finale(self.rounds_done) else "after_agg"
+        return self.adapted(self.executor.workers[0], client, self.view(client), self.rounds_done, at)
 
     def view(self, client: int) -> Tensors:
         """All tensors of a client as they are now, not copied."""
@@ -224,7 +277,7 @@ class Server:
         """Everything that is known about a round; tests after aggregation are made here."""
         record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
         record.local(work.reports, work.scores)
-        record.moved(self.layout, cohort, self.data.clients)
+        record.moved(self.layout, cohort, self.data.clients, number)
         if record.evaluated and self.settings.eval_at != "after_local" and not self.is_finale(number):
             tested = cohort.trains if self.settings.eval_clients == "selected" else range(self.data.clients)
             record.after_agg(self.evaluate(tested, number))

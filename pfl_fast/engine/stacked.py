@@ -13,7 +13,10 @@ from pfl_fast.data.federated import Group
 from pfl_fast.engine.modules import bind, set_mode, stacked
 from pfl_fast.engine.training import ONCE_BATCH, Interrupted, LocalReport, Trainer, first_not_finite, gradients_of
 from pfl_fast.engine.updates import Descent, update, write
-from pfl_fast.methods.base import Batch, Client, Loss, Phase, Tensors
+from pfl_fast.methods.base import Batch, Client, Loss, Phase, Taken, Tensors
+
+Hook = Callable[[Tensors, Taken], Tensors]
+Outcome = tuple[Tensor, Tensors]  # losses [C] and recorded quantities [C] by name
 
 
 class StackedTrainer(Trainer):
@@ -32,10 +35,11 @@ class StackedTrainer(Trainer):
         tally = Tally(clients, self.device)
         first_epoch = 0
         for phase in phases:
-            self.phase(phase, tensors, first_epoch, descent, tally)
+            tally.begin_phase()
+            in_phase = descent.within(phase)
+            self.phase(phase, tensors, first_epoch, in_phase, tally)
             first_epoch += phase.epochs
-            if phase.after:
-                write(torch.vmap(phase.after)(tensors), tensors)
+            tally.write(phase.after, tensors, in_phase.lr)
         reports = tally.reports()
         for row, report in enumerate(reports):
             own = {name: t[row] for name, t in tensors.items()}
@@ -47,24 +51,54 @@ class StackedTrainer(Trainer):
         now = self.once_now(phase)
         run = stacked(self.client, with_once(phase) if now else phase.loss, self.seed_names)
         tables = {} if now else self.once_tables(phase, tally.clients, tensors)
-        of_model = [e.key for e in self.layout.of_model]
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            for number, group in self.groups(tally, descent.round, epoch):
+            for number, group in self.groups(phase, tally, descent.round, epoch):
                 rows, names = group.rows, self.trained_keys(phase, number)
                 active = {name: t[rows].detach() for name, t in tensors.items()}
-                parameters = {name: active[name].detach().requires_grad_() for name in names}
-                values = {name: parameters.get(name, active[name]) for name in of_model}
                 seed = tally.seeds(rows, lambda client, taken: self.noise(descent, client, taken))
                 once = {name: table.rows(rows, group.place) for name, table in tables.items()}
-                losses, recorded = run(values, group.x, group.y, seed, once)
-                gradients = gradients_of(losses.sum(), names, [parameters[name] for name in names])
-                update(phase, gradients, active, seed, descent, torch.vmap)
-                del gradients  # or they would still be there when the next ones are computed
-                tally.add(rows, group.y.shape[1], losses.detach(), recorded)
+                outcome = self.steps(phase, run, Batch(group.x, group.y, seed, once), active, names, descent)
+                tally.add(rows, group.y.shape[1], *outcome)
+                tally.write(phase.after_batch, active, descent.lr, rows)
+            tally.write(phase.after_epoch, tensors, descent.lr)
 
-    def groups(self, tally: Tally, round: int, epoch: int) -> Iterator[tuple[int, Group]]:
+    def steps(
+        self,
+        phase: Phase,
+        run: Callable[..., Outcome],
+        batch: Batch,
+        active: Tensors,
+        names: list[str],
+        descent: Descent,
+    ) -> Outcome:
+        """The steps on one batch of each client; losses and recorded quantities are those of the last."""
+        of_model = [e.key for e in self.layout.of_model]
+        last: list[Outcome] = []
+
+        def slope(values: Tensors, samples: slice = slice(None)) -> Tensors:
+            parameters = {name: value.detach().requires_grad_() for name, value in values.items()}
+            inputs = {name: parameters.get(name, active[name]) for name in of_model}
+            once = {name: value[:, samples] for name, value in batch.once.items()}
+            losses, recorded = run(inputs, batch.x[:, samples], batch.y[:, samples], batch.seed, once)
+            last[:] = [(losses.detach(), recorded)]
+            return gradients_of(losses.sum(), list(parameters), list(parameters.values()))
+
+        for _ in range(phase.repeats):
+            values = {name: active[name] for name in names}
+            if phase.direction:
+                gradients = phase.direction(slope, values, batch.y.shape[1], descent.lr)
+            else:
+                gradients = slope(values)
+            update(phase, gradients, active, batch.seed, descent, torch.vmap)
+            del gradients  # or they would still be there when the next ones are computed
+        return last[0]
+
+    def groups(self, phase: Phase, tally: Tally, round: int, epoch: int) -> Iterator[tuple[int, Group]]:
         """Groups of equal batches of an epoch and their number in it; measures time and asks whether to stop."""
-        steps = iter(self.data.stacked(tally.clients, round, epoch))
+        data = self.source(phase)
+        counts = [data.steps(client) for client in tally.clients]
+        limits = [phase.limit(count) if phase.limit else count for count in counts]
+        steps = iter(data.stacked(tally.clients, round, epoch))
         for number in count():
             if self.stop():
                 raise Interrupted
@@ -73,7 +107,9 @@ class StackedTrainer(Trainer):
             tally.data_seconds += perf_counter() - begin
             if groups is None:
                 return
-            yield from ((number, group) for group in groups)
+            # Clients with more batches come first, and so do those with a higher limit.
+            left = sum(limit > number for limit in limits)
+            yield from ((number, group.first(left - group.rows.start)) for group in groups if group.rows.start < left)
 
     def once_tables(self, phase: Phase, clients: list[int], tensors: Tensors) -> dict[str, RaggedTable]:
         """What a phase wants once, for all training samples of all clients."""
@@ -123,6 +159,21 @@ class Tally:
         self.sums: dict[str, Tensor] = {}
         self.bad_step = torch.zeros(len(clients), dtype=torch.int64, device=device)
         self.data_seconds = 0.0
+        self.last = torch.full((len(clients),), torch.nan, dtype=torch.float64, device=device)
+        self.begin_phase()
+
+    def begin_phase(self) -> None:
+        """From here on steps count as those of a new phase."""
+        self.before = list(self.steps)
+        self.last.fill_(torch.nan)
+
+    def write(self, hook: Hook | None, tensors: Tensors, lr: float, rows: slice = slice(None)) -> None:
+        """Writes what a phase's hook makes of the clients in ``rows``, whose ``tensors`` these are."""
+        if hook is None:
+            return
+        taken = [now - before for now, before in zip(self.steps[rows], self.before[rows], strict=True)]
+        lifted = torch.vmap(lambda own, steps, loss: hook(own, Taken(steps, lr, loss)))
+        write(lifted(tensors, torch.tensor(taken, device=self.device), self.last[rows]), tensors)
 
     def seeds(self, rows: slice, noise: Callable[[int, int], int]) -> Tensor:
         """``[C]`` int64, each client's key for its next step."""
@@ -138,6 +189,7 @@ class Tally:
         for row in range(*rows.indices(len(self.clients))):
             self.steps[row] += 1
             self.samples[row] += size
+        self.last[rows] = losses.double()
         step = torch.tensor(self.steps[rows], device=self.device)
         first_bad = (self.bad_step[rows] == 0) & ~torch.isfinite(losses)
         self.bad_step[rows] = torch.where(first_bad, step, self.bad_step[rows])

@@ -74,7 +74,13 @@ class ClientState:
                 block[client].copy_(values[name])
 
     def view(
-        self, client: int, server: Tensors, receives: bool = True, at: str = "start", final: bool = False
+        self,
+        client: int,
+        server: Tensors,
+        receives: bool = True,
+        at: str = "start",
+        final: bool = False,
+        round: int = 1,
     ) -> Tensors:
         """All tensors of a client, not copied: its own, and the server's where it receives them.
 
@@ -84,18 +90,19 @@ class ClientState:
             receives: whether the client is sent everything; if not, only what all clients receive.
             at: ``"start"`` or ``"end"`` of a round, for the method's hook.
             final: nothing is sent any more, not even to all.
+            round: the current one; some parts are exchanged only in the first rounds.
         """
         values = {**self.layout.common, **self.row(client)}
         for entry in self.layout.received:
-            if receives or (entry.to_all and not (final and entry.stored)):
+            if (receives and entry.exchanged(round)) or (entry.to_all and not (final and entry.stored)):
                 assert entry.receives is not None
                 values[entry.key] = server[entry.receives]
         return {**values, **self.method.received(values, at)} if receives else values
 
-    def send(self, clients: Iterable[int], server: Tensors) -> None:
+    def send(self, clients: Iterable[int], server: Tensors, round: int = 1) -> None:
         """The end of a round: clients keep what they received, as far as it is stored."""
         for client in clients:
-            self.write(client, self.view(client, server, at="end"))
+            self.write(client, self.view(client, server, at="end", round=round))
 
     def close(self) -> None:
         """Frees memory and removes mapped files."""

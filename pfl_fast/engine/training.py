@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from time import perf_counter
 
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.modules import bind, set_mode
+from pfl_fast.engine.modules import bind, evaluate_at, set_mode
 from pfl_fast.engine.updates import Descent, alone, update, write
-from pfl_fast.methods.base import Batch, Method, Phase, Tensors
+from pfl_fast.methods.base import Batch, Method, Phase, Taken, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_dropout, seed_names
 from pfl_fast.randomness import key
@@ -94,6 +95,10 @@ class Trainer:
         parts = phase.turns[batch % len(phase.turns)] if batch is not None and phase.turns else phase.train
         return [e.key for e in self.layout.entries if e.parameter and e.part in parts]
 
+    def source(self, phase: Phase) -> FederatedData:
+        """Where the batches of a phase come from."""
+        return self.data.whole() if phase.whole else self.data
+
     def once_now(self, phase: Phase) -> bool:
         """Whether what a phase wants once must be computed in every step after all."""
         parts = {once.part for once in phase.once.values()}
@@ -118,23 +123,28 @@ class SingleTrainer(Trainer):
         first_epoch = 0
         for phase in phases:
             bind(self.client, tensors, set(self.trained_keys(phase)))
-            self.phase(phase, tensors, first_epoch, descent, report)
+            taken = self.phase(phase, tensors, first_epoch, descent.within(phase), report)
             first_epoch += phase.epochs
             if report.problem and descent.stop_at_nan:
                 break
             if phase.after:
-                write(phase.after(tensors), tensors)
+                write(phase.after(tensors, taken), tensors)
         report.problem = report.problem or first_not_finite(tensors, report.steps)
         return report
 
-    def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, report: LocalReport) -> None:
-        """One phase, epoch by epoch."""
+    def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, report: LocalReport) -> Taken:
+        """One phase, epoch by epoch; says what was done in it."""
+        before, loss = report.steps, math.nan
+
+        def taken() -> Taken:
+            return Taken(torch.tensor(report.steps - before), descent.lr, torch.tensor(loss))
+
         now = self.once_now(phase)
         tables = {} if now else self.once_tables(phase, report.client)
         turns = [self.trained_keys(phase, turn) for turn in range(max(len(phase.turns), 1))]
         trained = [{name: self.client.get_parameter(name) for name in turn} for turn in turns]
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            for number, (x, y, place) in enumerate(self.batches(report, descent.round, epoch)):
+            for number, (x, y, place) in enumerate(self.batches(phase, report, descent.round, epoch)):
                 noise = self.noise(descent, report.client, report.steps)
                 if self.seed_names:
                     seed_dropout(self.client, noise)
@@ -146,20 +156,51 @@ class SingleTrainer(Trainer):
                 loss, recorded = self.step(phase, batch, parameters, tensors, descent)
                 report.add(len(y), loss, recorded)
                 if report.problem and descent.stop_at_nan:
-                    return
+                    return taken()
+                if phase.after_batch:
+                    write(phase.after_batch(tensors, taken()), tensors)
+            if phase.after_epoch:
+                write(phase.after_epoch(tensors, taken()), tensors)
+        return taken()
 
     def step(
         self, phase: Phase, batch: Batch, parameters: Mapping[str, Tensor], tensors: Tensors, descent: Descent
     ) -> tuple[float, dict[str, float]]:
-        """One step on ``parameters``; gives loss and recorded quantities, and frees everything else."""
-        loss, recorded = phase.loss(self.client, batch)
-        gradients = gradients_of(loss, list(parameters), list(parameters.values()))
-        update(phase, gradients, tensors, batch.seed, descent, alone)
+        """The steps on one batch; gives loss and recorded quantities of the last, and frees everything else."""
+        for _ in range(phase.repeats):
+            if phase.direction:
+                loss, recorded, gradients = self.directed(phase, batch, parameters, descent.lr)
+            else:
+                loss, recorded = phase.loss(self.client, batch)
+                gradients = gradients_of(loss, list(parameters), list(parameters.values()))
+            update(phase, gradients, tensors, batch.seed, descent, alone)
         return loss.item(), {name: value.item() for name, value in recorded.items()}
 
-    def batches(self, report: LocalReport, round: int, epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def directed(
+        self, phase: Phase, batch: Batch, parameters: Mapping[str, Tensor], lr: float
+    ) -> tuple[Tensor, Tensors, Tensors]:
+        """Loss and recorded quantities of the last slope that the phase's direction asks for, and the direction."""
+        assert phase.direction is not None
+        last: list[tuple[Tensor, Tensors]] = []
+
+        def slope(values: Tensors, samples: slice = slice(None)) -> Tensors:
+            there = {name: value.detach().requires_grad_() for name, value in values.items()}
+            once = {name: value[samples] for name, value in batch.once.items()}
+            part = Batch(batch.x[samples], batch.y[samples], batch.seed, once)
+            last[:] = [evaluate_at(self.client, phase.loss, there, part)]
+            return gradients_of(last[0][0], list(there), list(there.values()))
+
+        values = {name: parameter.detach() for name, parameter in parameters.items()}
+        gradients = phase.direction(slope, values, len(batch.y), lr)
+        return (*last[0], gradients)
+
+    def batches(
+        self, phase: Phase, report: LocalReport, round: int, epoch: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches of an epoch; measures the time they take and asks whether to stop."""
-        batches = iter(self.data.batches(report.client, round, epoch))
+        data = self.source(phase)
+        limit = phase.limit(data.steps(report.client)) if phase.limit else None
+        batches = islice(data.batches(report.client, round, epoch), limit)
         while True:
             if self.stop():
                 raise Interrupted

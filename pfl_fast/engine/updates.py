@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,11 @@ class Descent:
     round: int
     stop_at_nan: bool = True
 
+    def within(self, phase: Phase) -> Descent:
+        """The same, with what a phase has in its place."""
+        own = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay, **phase.sgd}
+        return replace(self, lr=own["lr"], momentum=own["momentum"], weight_decay=own["weight_decay"])
+
 
 def alone(function: Callable[..., Any]) -> Callable[..., Any]:
     """For one client a function is what it is."""
@@ -60,7 +65,10 @@ def update(phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, des
     by_sgd = [name for name in gradients if name not in by_adam]
     flags = lift(phase.moves)(tensors, seed) if phase.moves else {}
     before = _copies(tensors, [name for name in by_sgd if name in flags])
-    _sgd(by_sgd, gradients, tensors, descent)
+    centers = _centers(phase, by_sgd, tensors)
+    for strength in dict.fromkeys(strength for _, strength in centers.values()):
+        names = [name for name, (_, own) in centers.items() if own == strength]
+        _sgd(names, gradients, tensors, descent, {name: centers[name][0] for name in names}, strength)
     for name, old in before.items():
         flag = flags[name.removeprefix("momentum.")]
         flag = flag.view(*flag.shape, *([1] * (old.dim() - flag.dim())))
@@ -84,14 +92,29 @@ def _copies(tensors: Tensors, names: list[str]) -> Tensors:
     return {name: tensors[name].clone() for name in all_names if name in tensors}
 
 
-def _sgd(names: list[str], gradients: Tensors, tensors: Tensors, descent: Descent) -> None:
+def _centers(phase: Phase, names: list[str], tensors: Tensors) -> dict[str, tuple[str, float]]:
+    """For each parameter what it is pulled to and how strongly; itself, and not at all, where there is nothing."""
+    found = {}
+    for name in names:
+        part, _, inside = name.partition(".")
+        where, strength = phase.pull.get(part, ("", 0.0))
+        center = f"{where}.{inside}"
+        found[name] = (center, strength) if center in tensors else (name, 0.0)
+    return found
+
+
+def _sgd(
+    names: list[str], gradients: Tensors, tensors: Tensors, descent: Descent, centers: Mapping[str, str], pull: float
+) -> None:
     ops.sgd_(
         [tensors[name] for name in names],
         [gradients[name] for name in names],
         [tensors[f"momentum.{name}"] for name in names] if descent.momentum else None,
+        [tensors[centers[name]] for name in names] if pull else None,
         lr=descent.lr,
         momentum=descent.momentum,
         weight_decay=descent.weight_decay,
+        proximal=pull,
     )
 
 

@@ -3,163 +3,67 @@
     part    a module of the client's model: who trains it, what overwrites it, what is uploaded from it
     phase   which parts are trained, with which loss, for how many epochs
     hooks   `initial`, `received`, `upload`: pure functions of one client's tensors, for methods that need more
+    server  `aggregate` makes the server's tensors of the uploads, `mixture` gives each client its own blend of them
 
-Everything is written for one client. The engine decides how many clients run at once, where, and in which order: under
-``torch.vmap`` the very same code runs a stack of clients. So a loss may not look at values (no ``.item()``, no ``if``
-on a tensor), and its noise comes from ``batch.seed``.
+But for the server's two, everything is written for one client. The engine decides how many clients run at once, where,
+and in which order: under ``torch.vmap`` the very same code runs a stack of clients. So a loss may not look at values
+(no ``.item()``, no ``if`` on a tensor), and its noise comes from ``batch.seed``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
-from pfl_fast.errors import ConfigError
+from pfl_fast import ops
+from pfl_fast.methods.parts import (
+    Client,
+    Part,
+    Tensors,
+    constant,
+    drawn_anew,
+    frozen,
+    mirror,
+    part_of,
+    passing,
+    personal,
+    shared,
+    stays_local,
+)
+from pfl_fast.methods.phases import Batch, Loss, Once, Phase, Slope, Taken
 from pfl_fast.models import Backbone
 
-Tensors = dict[str, Tensor]
+__all__ = [
+    "Batch",
+    "Client",
+    "Exchange",
+    "Loss",
+    "Method",
+    "Once",
+    "Part",
+    "Phase",
+    "Setting",
+    "Slope",
+    "Taken",
+    "Tensors",
+    "averaged",
+    "constant",
+    "drawn_anew",
+    "frozen",
+    "mirror",
+    "part_of",
+    "passing",
+    "personal",
+    "shared",
+    "stays_local",
+]
+
 # FedCP's paper trains all its methods with these; the MLP is not in it and takes larger steps.
 LEARNING_RATES = {"cnn": 0.005, "resnet18": 0.1, "fasttext": 0.1, "mlp": 0.05}
-
-
-@dataclass(frozen=True)
-class Part:
-    """One module of a client's model.
-
-    Attributes:
-        module: with its initial values, the same for every client.
-        trained: whether phases may train it.
-        receives: name of the server's part that overwrites it when the client receives; None: nothing does.
-        uploads: name of the server's part that is averaged from it; None: it stays.
-        recipients: who receives after aggregation, ``"selected"`` clients or ``"all"``.
-        evaluates: whether it is in evaluation mode also while the client trains (BatchNorm, dropout).
-        keeps: names of tensors inside it that are uploaded, but not overwritten by what comes back.
-    """
-
-    module: nn.Module
-    trained: bool = True
-    receives: str | None = None
-    uploads: str | None = None
-    recipients: str = "selected"
-    evaluates: bool = False
-    keeps: frozenset[str] = frozenset()
-
-
-def shared(module: nn.Module, name: str, recipients: str = "selected", keeps: Iterable[str] = ()) -> Part:
-    """Starts each round from the average, all but what it ``keeps``; is trained and uploaded."""
-    return Part(deepcopy(module), receives=name, uploads=name, recipients=recipients, keeps=frozenset(keeps))
-
-
-def personal(module: nn.Module) -> Part:
-    """Trained, never leaves the client."""
-    return Part(deepcopy(module))
-
-
-def frozen(module: nn.Module, name: str, recipients: str = "selected", evaluates: bool = False) -> Part:
-    """A copy of the server's part, not trained."""
-    return Part(deepcopy(module), trained=False, receives=name, recipients=recipients, evaluates=evaluates)
-
-
-def constant(module: nn.Module) -> Part:
-    """Set once by the method's ``initial`` or ``received``, not trained, never leaves the client."""
-    return Part(deepcopy(module), trained=False)
-
-
-def drawn_anew(module: nn.Module) -> nn.Module:
-    """A copy with initial values of its own, layer by layer as each draws them, from torch's generator."""
-    module = deepcopy(module)
-    for name, layer in module.named_modules():
-        reset = getattr(layer, "reset_parameters", None)
-        if reset is not None:
-            reset()
-        elif list(layer.parameters(recurse=False)):
-            raise ConfigError(
-                f"the parameters of {name or 'the outermost module'} cannot be drawn anew, as {type(layer).__name__} "
-                "has no reset_parameters(); give it one, or start from the same values, as an option of the method says"
-            )
-    return module
-
-
-class Client(nn.Module):
-    """One client's parts, as attributes: ``client.head(client.extractor(x))``."""
-
-    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
-        super().__init__()
-        for name, module in parts.items():
-            self.add_module(name, module)
-
-
-@dataclass
-class Batch:
-    """What a loss or a prediction sees.
-
-    Attributes:
-        x: ``[b, ...]`` samples.
-        y: ``[b]`` int64 labels.
-        seed: int64 scalar, the key of this step's noise for this client.
-        once: what the phase's ``once`` gave for these samples.
-    """
-
-    x: Tensor
-    y: Tensor
-    seed: Tensor
-    once: Tensors = field(default_factory=dict)
-
-
-Loss = Callable[[Client, Batch], tuple[Tensor, Tensors]]
-
-
-@dataclass(frozen=True)
-class Once:
-    """Something about a sample that local training does not change, such as the features of a frozen extractor.
-
-    The engine computes it once per round in large batches, and step by step only where the samples of a batch influence
-    each other (BatchNorm) or change (augmentation, dropout).
-
-    Attributes:
-        part: the one part it uses, not trained in the phase.
-        compute: ``(client, x) -> [b, ...]``.
-    """
-
-    part: str
-    compute: Callable[[Client, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of local training.
-
-    Attributes:
-        train: names of the parts that are stepped; the others stay as they are.
-        loss: ``(client, batch) -> (loss, recorded)``; what is recorded (scalars by name) is averaged over the samples
-            of the round, per client, and goes into the results.
-        epochs: passes over the client's samples.
-        once: by name, what to put into ``batch.once``.
-        turns: parts that are stepped in the first batch of an epoch, in the second and so on, then from the beginning
-            again; none: all of ``train`` in every batch.
-        adam: parts that Adam steps instead of SGD, and its learning rate; its moments start from zero in each round.
-        adjust: ``(client, gradients) -> gradients`` by name, before a step.
-        moves: ``(client, seed) -> flags`` by name of the parameter, whether a step may change it at all, its momentum
-            and decay included; parameters that are not named always move.
-        after_step: ``client -> values`` by name, to be written after each step.
-        after: the same, after the phase.
-    """
-
-    train: tuple[str, ...]
-    loss: Loss
-    epochs: int
-    once: Mapping[str, Once] = field(default_factory=dict)
-    turns: tuple[tuple[str, ...], ...] = ()
-    adam: Mapping[str, float] = field(default_factory=dict)
-    adjust: Callable[[Tensors, Tensors], Tensors] | None = None
-    moves: Callable[[Tensors, Tensor], Tensors] | None = None
-    after_step: Callable[[Tensors], Tensors] | None = None
-    after: Callable[[Tensors], Tensors] | None = None
 
 
 @dataclass(frozen=True)
@@ -171,12 +75,56 @@ class Setting:
         rounds: how many there will be.
         local_epochs: passes over the client's samples in a round.
         classes: number of them.
+        batch_norm: what of BatchNorm is exchanged, see :func:`stays_local`.
+        everyone_joins: every client takes part in every round.
+        count_classes: for a client by its number, ``[classes]`` how many training samples of each class it has.
     """
 
     clients: int
     rounds: int
     local_epochs: int
     classes: int
+    batch_norm: str = "shared"
+    everyone_joins: bool = True
+    count_classes: Callable[[int], Tensor] | None = None
+
+
+class Exchange(Protocol):
+    """What a mixture may be made from: the uploads of a round, and what clients can say about them."""
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """S of them, those whose uploads arrived."""
+        ...
+
+    @property
+    def uploads(self) -> Tensors:
+        """``[S, *shape]`` by name of the server's tensor."""
+        ...
+
+    @property
+    def server(self) -> Tensors:
+        """The server's tensors."""
+        ...
+
+    def tensors(self, client: int) -> Tensors:
+        """All tensors of a client by name, after its training."""
+        ...
+
+    def losses(self, questions: Sequence[tuple[int, Tensors]]) -> list[float]:
+        """The loss of each client with some of its tensors replaced, on its validation samples, or training samples."""
+        ...
+
+
+# What kinds of methods there are, in the order in which they are listed.
+FAMILIES = (
+    "features or parameters chosen for each client",
+    "one model for all",
+    "one model, adapted by each client",
+    "some parts shared, others personal",
+    "a personal model beside the shared one",
+    "a model of its own for each client",
+)
 
 
 @dataclass(frozen=True)
@@ -191,6 +139,9 @@ class Method:
         title: the method's name as its authors write it.
         paper: where it comes from.
         summary: one line: what is shared, what is personal.
+        family: what kind of method it is, one of :data:`FAMILIES`.
+        reading: how the paper is read where it leaves a choice, and where this deviates from it.
+        public_code: in what this differs from code that people compare with.
         Options: frozen dataclass of its options, each made by :func:`pfl_fast.options.option`.
         presets: settings by preset name: options of the method and settings of the run.
         batch_norm: what happens to BatchNorm unless the run says otherwise; ``"shared"``,
@@ -200,6 +151,9 @@ class Method:
     title: ClassVar[str]
     paper: ClassVar[str]
     summary: ClassVar[str]
+    family: ClassVar[str] = "your own"
+    reading: ClassVar[str] = ""
+    public_code: ClassVar[str] = ""
     Options: ClassVar[type] = NoOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     batch_norm: ClassVar[str] = "shared"
@@ -224,6 +178,20 @@ class Method:
     def final_phases(self) -> list[Phase]:
         """What every client does after the last aggregation, alone, such as a fine-tune; tested after it."""
         return []
+
+    def before_test(self, round: int, at: str) -> list[Phase]:
+        """What a client does before it is tested or used, on a copy that is thrown away, such as a step of adaptation.
+
+        Args:
+            round: whose batches are used: the one after the round that was trained last.
+            at: ``"after_local"`` training or ``"after_agg"``, aggregation; or ``"finale"``, after the final phases.
+        """
+        return []
+
+    def every_phase(self) -> list[Phase]:
+        """All kinds of phases that a run may have."""
+        rounds = [*self.phases(1), *self.phases(2)]
+        return [*rounds, *self.final_phases(), *self.before_test(2, "after_local"), *self.before_test(2, "after_agg")]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Cross entropy of the prediction."""
@@ -258,12 +226,33 @@ class Method:
         """What a client sends instead of its parts as they are, by the name of the server's tensor."""
         return {}
 
+    def server_state(self, server: Tensors) -> Tensors:
+        """Tensors that the server keeps beside those that are uploaded, by name, before the first round."""
+        return {}
 
-def part_of(tensors: Mapping[str, Tensor], part: str) -> Tensors:
-    """The tensors of one part, by their names inside it.
+    def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
+        """The server's new tensors, by name: by default the average of uploads by their training samples.
 
-    >>> part_of({"head.weight": 1, "extractor.0.bias": 2}, "head")
-    {'weight': 1}
-    """
-    prefix = part + "."
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        Args:
+            server: its tensors as they are.
+            uploads: ``[S, *shape]`` by name, of S clients.
+            sizes: ``[S]`` float64, their numbers of training samples.
+        """
+        return averaged(uploads, sizes / sizes.sum())
+
+    def mixture(self, exchange: Exchange) -> tuple[Tensor, Tensors]:
+        """For parts with ``mixes``: ``[S, S]`` shares of the uploads (columns) for each client (rows).
+
+        Beside it, tensors of the server's that change with it.
+        """
+        raise NotImplementedError
+
+
+def averaged(uploads: Mapping[str, Tensor], weights: Tensor) -> Tensors:
+    """``sum_i weights_i upload_i`` of every tensor; integers, which count, are the first upload's."""
+    floating = [name for name, block in uploads.items() if block.is_floating_point()]
+    result = {name: block[0].clone() for name, block in uploads.items() if not block.is_floating_point()}
+    if floating:
+        blocks = [uploads[name] for name in floating]
+        result.update(zip(floating, ops.aggregate(blocks, weights.to(blocks[0])), strict=True))
+    return result

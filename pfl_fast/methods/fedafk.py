@@ -31,7 +31,7 @@ from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Batch, Method, Once, Part, Phase, Setting, Tensors, constant, personal, shared
+from pfl_fast.methods.base import Batch, Method, Once, Part, Phase, Setting, Taken, Tensors, constant, personal, shared
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -200,7 +200,7 @@ class FedAFK(Method):
         """The mixing weight before the step; in every phase, so that its mean over a round is one over all steps."""
         return {"mu": client.mixing.mu.detach().clone()} if self.options.afa else {}
 
-    def mix_in(self, client: Tensors) -> Tensors:
+    def mix_in(self, client: Tensors, taken: Taken) -> Tensors:
         """``theta_i <- mu theta_i + (1 - mu) theta_G,i``; running statistics stay."""
         names = [f"extractor.{name}" for name in self.mixed]
         own, others = [client[name] for name in names], [client[f"global_{name}"] for name in names]

@@ -110,7 +110,7 @@ class PartialFedAdaptive(Method):
             turns=(("local", "global_"),) * o.f_m + (("policy",),) * o.f_s,
             adam={"policy": o.policy_lr} if o.policy_optimizer == "adam" else {},
             moves=partial(self.selected, tau=tau),
-            after=self.sample,
+            after=lambda client, _: self.sample(client),
         )
         return [search] if o.soft_finetune == "last" else [search, Phase(("local",), self.loss, 1)]
 

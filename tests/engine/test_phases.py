@@ -57,7 +57,7 @@ class Hooks(Example):
                 adjust=lambda _, gradients: {name: g / 2 for name, g in gradients.items()},
                 moves=lambda _, seed: {"head.weight": seed % 2 == 0, "extractor.1.bias": seed % 3 == 0},
                 after_step=lambda client: {"head.bias": client["head.bias"].clamp(-0.1, 0.1)},
-                after=lambda client: {"extractor.1.weight": (client["extractor.1.weight"] * 64).round() / 64},
+                after=lambda client, _: {"extractor.1.weight": (client["extractor.1.weight"] * 64).round() / 64},
             )
         ]
 
