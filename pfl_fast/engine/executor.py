@@ -25,7 +25,7 @@ from pfl_fast.engine.modules import bind
 from pfl_fast.engine.stacked import StackedTrainer
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.training import LocalReport, SingleTrainer
-from pfl_fast.engine.updates import Descent
+from pfl_fast.engine.updates import Descent, write
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
@@ -71,7 +71,7 @@ class Worker:
     def adapt(self, client: int, tensors: Tensors, phases: Sequence[Phase], descent: Descent) -> Tensors:
         """A copy of a client's tensors after some phases, such as those before a test."""
         copies = {e.key: tensors[e.key].to(self.device, copy=True) for e in self.layout.entries}
-        copies.update(self.method.received(copies, at="start"))
+        write(self.method.received(copies, at="start"), copies)
         self.single.train(client, copies, phases, descent)
         return copies
 

@@ -36,10 +36,9 @@ class StackedTrainer(Trainer):
         first_epoch = 0
         for phase in phases:
             tally.begin_phase()
-            in_phase = descent.within(phase)
-            self.phase(phase, tensors, first_epoch, in_phase, tally)
+            self.phase(phase, tensors, first_epoch, descent, tally)
             first_epoch += phase.epochs
-            tally.write(phase.after, tensors, in_phase.lr)
+            tally.write(phase.after, tensors, descent.lr)
         reports = tally.reports()
         for row, report in enumerate(reports):
             own = {name: t[row] for name, t in tensors.items()}
@@ -48,7 +47,7 @@ class StackedTrainer(Trainer):
 
     def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, tally: Tally) -> None:
         """One phase, epoch by epoch."""
-        now = self.once_now(phase)
+        now, within = self.once_now(phase), descent.within(phase)
         run = stacked(self.client, with_once(phase) if now else phase.loss, self.seed_names)
         tables = {} if now else self.once_tables(phase, tally.clients, tensors)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
@@ -57,7 +56,7 @@ class StackedTrainer(Trainer):
                 active = {name: t[rows].detach() for name, t in tensors.items()}
                 seed = tally.seeds(rows, lambda client, taken: self.noise(descent, client, taken))
                 once = {name: table.rows(rows, group.place) for name, table in tables.items()}
-                outcome = self.steps(phase, run, Batch(group.x, group.y, seed, once), active, names, descent)
+                outcome = self.steps(phase, run, Batch(group.x, group.y, seed, once), active, names, within)
                 tally.add(rows, group.y.shape[1], *outcome)
                 tally.write(phase.after_batch, active, descent.lr, rows)
             tally.write(phase.after_epoch, tensors, descent.lr)

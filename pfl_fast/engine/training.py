@@ -123,7 +123,7 @@ class SingleTrainer(Trainer):
         first_epoch = 0
         for phase in phases:
             bind(self.client, tensors, set(self.trained_keys(phase)))
-            taken = self.phase(phase, tensors, first_epoch, descent.within(phase), report)
+            taken = self.phase(phase, tensors, first_epoch, descent, report)
             first_epoch += phase.epochs
             if report.problem and descent.stop_at_nan:
                 break
@@ -137,9 +137,9 @@ class SingleTrainer(Trainer):
         before, loss = report.steps, math.nan
 
         def taken() -> Taken:
-            return Taken(torch.tensor(report.steps - before), descent.lr, torch.tensor(loss))
+            return Taken(torch.tensor(report.steps - before), descent.lr, torch.tensor(loss, dtype=torch.float64))
 
-        now = self.once_now(phase)
+        now, within = self.once_now(phase), descent.within(phase)
         tables = {} if now else self.once_tables(phase, report.client)
         turns = [self.trained_keys(phase, turn) for turn in range(max(len(phase.turns), 1))]
         trained = [{name: self.client.get_parameter(name) for name in turn} for turn in turns]
@@ -153,7 +153,7 @@ class SingleTrainer(Trainer):
                 if now:
                     batch.once = self.once(phase, x)
                 parameters = trained[number % len(trained)]
-                loss, recorded = self.step(phase, batch, parameters, tensors, descent)
+                loss, recorded = self.step(phase, batch, parameters, tensors, within)
                 report.add(len(y), loss, recorded)
                 if report.problem and descent.stop_at_nan:
                     return taken()

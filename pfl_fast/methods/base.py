@@ -117,14 +117,13 @@ class Exchange(Protocol):
 
 
 # What kinds of methods there are, in the order in which they are listed.
-FAMILIES = (
-    "features or parameters chosen for each client",
-    "one model for all",
-    "one model, adapted by each client",
-    "some parts shared, others personal",
-    "a personal model beside the shared one",
-    "a model of its own for each client",
-)
+CHOSEN = "features or parameters chosen for each client"
+ONE_MODEL = "one model for all"
+ADAPTED = "one model, adapted by each client"
+PARTS = "some parts shared, others personal"
+BESIDE = "a personal model beside the shared one"
+OWN = "a model of its own for each client"
+FAMILIES = (CHOSEN, ONE_MODEL, ADAPTED, PARTS, BESIDE, OWN)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Taken:
 
     Attributes:
         steps: how many batches it has stepped on, an integer scalar.
-        lr: the learning rate of the phase.
+        lr: the learning rate of the round.
         loss: of its last step.
     """
 

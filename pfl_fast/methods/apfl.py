@@ -1,0 +1,125 @@
+"""APFL: a client predicts by a mixture of a shared and a personal model, and learns how much of each.
+
+    vbar = alpha v + (1 - alpha) w
+    w <- w - eta grad CE(w)                       v <- v - eta alpha grad CE(vbar)
+    alpha <- clip(alpha - eta <v - w, grad CE(vbar)>, 0, 1)
+
+w is averaged as in FedAvg; v and alpha stay at the client.
+
+Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pfl_fast import ops
+from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Taken, Tensors, part_of, personal
+from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.models import Backbone
+from pfl_fast.options import option
+
+PFLLIB_DECAY = 0.02
+
+
+@dataclass(frozen=True)
+class APFLOptions:
+    """Options of APFL."""
+
+    alpha: float = option(0.5, "the share of the personal model, at first", minimum=0, maximum=1)
+    adaptive: bool = option(True, "alpha is learned; off: it stays")
+    compat: str = option(
+        "paper",
+        "pfllib: v is trained by its own loss, alpha by both gradients, and the mixture overwrites v after each epoch",
+        ["paper", "pfllib"],
+    )
+
+
+class APFL(FedAvg):
+    """w is shared, v and alpha are personal."""
+
+    title = "APFL"
+    paper = "Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, arXiv:2003.13461"
+    summary = "a personal model beside the shared one; their mixture predicts, its share is learned"
+    family = BESIDE
+    reading = "alpha starts at 0.5 and is stepped with the models, on the same batch; the mixture has v's BatchNorm"
+    public_code = (
+        "PFLlib: alpha starts at 1; v is trained by its own loss and overwritten by the mixture after an epoch "
+        "(compat=pfllib)"
+    )
+    Options = APFLOptions
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """FedAvg's, a personal model, and alpha."""
+        modules = {"extractor": backbone.extractor, "head": backbone.head}
+        self.names = [f"{part}.{name}" for part, m in modules.items() for name, _ in m.named_parameters()]
+        own = {f"personal_{part}": personal(module) for part, module in modules.items()}
+        return {**super().parts(backbone), **own, "mixing": personal(Mixing(self.options.alpha))}
+
+    def phases(self, round: int) -> list[Phase]:
+        """All in the same steps; each is reached by its own loss only."""
+        train = ("extractor", "head", "personal_extractor", "personal_head")
+        as_pfllib = self.options.compat == "pfllib"
+        return [
+            Phase(
+                (*train, "mixing") if self.options.adaptive else train,
+                self.loss,
+                self.setting.local_epochs,
+                adjust=self.by_both_gradients if as_pfllib and self.options.adaptive else None,
+                after_step=clip_alpha if self.options.adaptive else None,
+                after_epoch=self.mix_in if as_pfllib else None,
+            )
+        ]
+
+    def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
+        """``CE(w) + CE(vbar)``, the second with w as it is; records alpha."""
+        shared_loss = F.cross_entropy(client.head(client.extractor(batch.x)), batch.y)
+        own_loss = F.cross_entropy(self.predict(client, batch), batch.y)
+        return shared_loss + own_loss, {"alpha": client.mixing.alpha.detach().clone()}
+
+    def predict(self, client: Any, batch: Batch) -> Tensor:
+        """By vbar; as PFLlib has it, by v."""
+        extractor, head = client.personal_extractor, client.personal_head
+        if self.options.compat == "pfllib":
+            logits: Tensor = head(extractor(batch.x))
+            return logits
+        own = [*extractor.parameters(), *head.parameters()]
+        others = [p.detach() for p in (*client.extractor.parameters(), *client.head.parameters())]
+        vbar = dict(zip(self.names, ops.mix(own, others, 1 - client.mixing.alpha), strict=True))
+        z = functional_call(extractor, part_of(vbar, "extractor"), (batch.x,))
+        mixed: Tensor = functional_call(head, part_of(vbar, "head"), (z,))
+        return mixed
+
+    def by_both_gradients(self, client: Tensors, gradients: Tensors) -> Tensors:
+        """``<v - w, alpha g_v + (1 - alpha) g_w> + 0.02 alpha`` as alpha's gradient."""
+        alpha = client["mixing.alpha"]
+        total = PFLLIB_DECAY * alpha
+        for name in (name for name in self.names if name in gradients):
+            both = alpha * gradients[f"personal_{name}"] + (1 - alpha) * gradients[name]
+            total = total + ((client[f"personal_{name}"] - client[name]) * both).sum()
+        return {**gradients, "mixing.alpha": total}
+
+    def mix_in(self, client: Tensors, taken: Taken) -> Tensors:
+        """``v <- alpha v + (1 - alpha) w``."""
+        names = [f"personal_{name}" for name in self.names]
+        own, others = [client[name] for name in names], [client[name] for name in self.names]
+        return dict(zip(names, ops.mix(own, others, 1 - client["mixing.alpha"]), strict=True))
+
+
+class Mixing(nn.Module):
+    """Holds alpha."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.tensor(alpha))
+
+
+def clip_alpha(client: Tensors) -> Tensors:
+    """Keeps alpha in [0, 1]."""
+    return {"mixing.alpha": client["mixing.alpha"].clamp(0, 1)}

@@ -1,0 +1,74 @@
+"""FedAMP: every client has a model of its own, drawn to a mixture of the others in which similar ones weigh more.
+
+    xi_ij = alpha_k / sigma exp(-|w_i - w_j|^2 / sigma),  i != j
+    u_i = sum_{j != i} xi_ij w_j + (1 - sum_{j != i} xi_ij) w_i          at the server
+    min over w of CE(w) + lam / (2 alpha_k) |w - u_i|^2                  at the client, from its own w_i
+
+The pull to u_i acts inside the step and is not part of the loss that is reported.
+
+Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfl_fast.methods.base import OWN, Exchange, Method, Part, Phase, Tensors
+from pfl_fast.models import Backbone
+from pfl_fast.options import option
+
+
+@dataclass(frozen=True)
+class FedAMPOptions:
+    """Options of FedAMP."""
+
+    lam: float = option(1.0, "the client is pulled to its mixture by lam / alpha_k", minimum=0)
+    alpha_k: float = option(1000.0, "the server's step: how much others weigh", minimum=1e-9)
+    sigma: float = option(0.1, "how fast the weight of others falls with their squared distance", minimum=1e-9)
+
+
+class FedAMP(Method):
+    """Models are personal; each client has a cloud model, which is not trained."""
+
+    title = "FedAMP"
+    paper = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021"
+    summary = "personal models, each drawn to a mixture of the others in which similar ones weigh more"
+    family = OWN
+    Options = FedAMPOptions
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """w_i, and u_i."""
+        self.parameters = [
+            f"model_{part}.{name}"
+            for part, module in (("extractor", backbone.extractor), ("head", backbone.head))
+            for name, _ in module.named_parameters()
+        ]
+        return {
+            "extractor": Part(deepcopy(backbone.extractor), uploads="model_extractor"),
+            "head": Part(deepcopy(backbone.head), uploads="model_head"),
+            "cloud_extractor": Part(deepcopy(backbone.extractor), trained=False, mixes="model_extractor"),
+            "cloud_head": Part(deepcopy(backbone.head), trained=False, mixes="model_head"),
+        }
+
+    def phases(self, round: int) -> list[Phase]:
+        """One phase, pulled to the cloud model."""
+        strength = self.options.lam / self.options.alpha_k
+        pull = {part: (f"cloud_{part}", strength) for part in ("extractor", "head")}
+        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, pull=pull)]
+
+    def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
+        """Nothing is averaged."""
+        return {}
+
+    def mixture(self, exchange: Exchange) -> tuple[Tensor, Tensors]:
+        """``u_i``; where the others would weigh more than 1 together, they are scaled to 1."""
+        models = [exchange.uploads[name].flatten(1) for name in self.parameters if name in exchange.uploads]
+        squared = sum((torch.cdist(m.double(), m.double()).square() for m in models), torch.zeros(()))
+        o = self.options
+        xi = (o.alpha_k / o.sigma * torch.exp(-squared / o.sigma)).fill_diagonal_(0)
+        xi = xi / xi.sum(dim=1, keepdim=True).clamp(min=1)
+        return xi + torch.diag(1 - xi.sum(dim=1)), {}

@@ -1,0 +1,112 @@
+"""FedFomo: each client makes its next model of the models that do best on its own validation samples.
+
+    w_j = max(0, (L_i(theta_old) - L_i(theta_j)) / |theta_j - theta_old|),  normalised over the candidates j
+    theta <- theta_old + sum_j w_j (theta_j - theta_old)
+
+theta_old is what the client trained from, theta_j are models as trained, its own among them, L_i its loss on validation
+samples. The server keeps the sums of the weights before they are cut, and sends each client the m models that have the
+largest.
+
+Zhang et al., "Personalized Federated Learning with First Order Model Optimization", ICLR 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl_fast.methods.base import OWN, Exchange, Method, Part, Tensors, constant, mirror
+from pfl_fast.models import Backbone
+from pfl_fast.options import option
+
+
+@dataclass(frozen=True)
+class FedFomoOptions:
+    """Options of FedFomo."""
+
+    m: int = option(5, "models that a client receives, its own among them", minimum=1)
+
+
+class FedFomo(Method):
+    """Models are personal, and become mixtures of those that help."""
+
+    title = "FedFomo"
+    paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
+    summary = "personal models, each replaced by a mixture of those that do best on the client's validation samples"
+    family = OWN
+    reading = (
+        "validation samples are 20 % of the training samples; the m models with the largest sums come, without "
+        "epsilon-greedy draws, ties by number; mixtures are made at the end of a round, of the models of that round"
+    )
+    public_code = "PFLlib: validation losses keep their graph, and models are in whatever mode they happen to be"
+    Options = FedFomoOptions
+
+    @classmethod
+    def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
+        """A fifth of the training samples for validation."""
+        return {**super().defaults(model, dataset), "validation": 0.2}
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """theta, and theta_old."""
+        start = mirror({"extractor": backbone.extractor, "head": backbone.head}, self.setting.batch_norm)
+        self.compared = [name for name, _ in start.named_buffers()]
+        copies = min(self.options.m, self.setting.clients)
+        return {
+            "extractor": Part(
+                deepcopy(backbone.extractor), uploads="model_extractor", mixes="model_extractor", copies=copies
+            ),
+            "head": Part(deepcopy(backbone.head), uploads="model_head", mixes="model_head", copies=copies),
+            "start": constant(start),
+        }
+
+    def received(self, client: Tensors, at: str) -> Tensors:
+        """theta_old."""
+        return {f"start.{name}": client[name] for name in self.compared} if at == "start" else {}
+
+    def server_state(self, server: Tensors) -> Tensors:
+        """Sums of weights, ``[N, N]``."""
+        return {"affinity": torch.zeros(self.setting.clients, self.setting.clients, dtype=torch.float64)}
+
+    def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
+        """Nothing is averaged."""
+        return {}
+
+    def mixture(self, exchange: Exchange) -> tuple[Tensor, Tensors]:
+        """Each client's normalised weights; its own model where none is better than what it trained from."""
+        affinity, clients = exchange.server["affinity"].clone(), exchange.clients
+        old = [{n: exchange.tensors(client)[f"start.{n}"] for n in self.compared} for client in clients]
+        chosen = [self.candidates(affinity[client], clients, row) for row, client in enumerate(clients)]
+        own_losses = exchange.losses([(client, old[row]) for row, client in enumerate(clients)])
+        pairs = [(row, column) for row, columns in enumerate(chosen) for column in columns]
+        losses = exchange.losses([(clients[row], model(exchange.uploads, column)) for row, column in pairs])
+        shares = torch.zeros(len(clients), len(clients), dtype=torch.float64)
+        for (row, column), loss in zip(pairs, losses, strict=True):
+            distance = self.distance(exchange.uploads, column, old[row])
+            weight = (own_losses[row] - loss) / distance if distance > 0 else 0.0
+            affinity[clients[row], clients[column]] += weight
+            shares[row, column] = max(weight, 0.0)
+        total = shares.sum(dim=1, keepdim=True)
+        shares = torch.where(total > 0, shares / total, torch.eye(len(clients), dtype=torch.float64))
+        return shares, {"affinity": affinity}
+
+    def candidates(self, affinity: Tensor, clients: Any, own: int) -> list[int]:
+        """Columns of the client's own model and of the m - 1 others it has most affinity to."""
+        count, me = self.setting.clients, clients[own]
+        others = [column for column in range(len(clients)) if column != own]
+        others.sort(key=lambda column: (-float(affinity[clients[column]]), (clients[column] - me) % count))
+        return [own, *others[: self.options.m - 1]]
+
+    def distance(self, uploads: Tensors, column: int, old: Tensors) -> float:
+        """``|theta_j - theta_old|``."""
+        squares = [(uploads[f"model_{name}"][column] - value).square().sum() for name, value in old.items()]
+        return float(torch.stack(squares).sum().sqrt())
+
+
+def model(uploads: Tensors, column: int) -> Tensors:
+    """One upload, by the names of a client's tensors."""
+    return {name.removeprefix("model_"): block[column] for name, block in uploads.items()}

@@ -1,0 +1,93 @@
+"""FedPHP: each client keeps a moving average of its past models, which teaches the next one.
+
+    L(w) = (1 - lam) CE(w) + lam MMD(f(x; w), f(x; p))          p as it is
+    p <- mu_t p + (1 - mu_t) w_i,  mu_t = mu t / T              after local training
+
+w is averaged as in FedAvg; a client predicts by its inherited p.
+
+Li et al., "FedPHP: Federated Personalization with Inherited Private Models", ECML PKDD 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from pfl_fast import ops
+from pfl_fast.methods.base import BESIDE, Batch, Once, Part, Phase, Taken, Tensors, constant, part_of
+from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.models import Backbone
+from pfl_fast.options import option
+
+
+@dataclass(frozen=True)
+class FedPHPOptions:
+    """Options of FedPHP."""
+
+    mu: float = option(0.9, "how much of p is kept in the last round; it grows evenly from 0", minimum=0, maximum=1)
+    lam: float = option(0.05, "weight of the MMD, 1 - lam that of the cross entropy", minimum=0, maximum=1)
+    inference: str = option(
+        "inherited", "predict by p, or by the model that was received and trained", ["inherited", "local"]
+    )
+
+
+class FedPHP(FedAvg):
+    """w is shared, p is personal and never trained by itself."""
+
+    title = "FedPHP"
+    paper = "Li et al., FedPHP: Federated Personalization with Inherited Private Models, ECML PKDD 2021"
+    summary = "a personal moving average of the client's models beside the shared one, which it teaches"
+    family = BESIDE
+    reading = "lam 0.05, with FedCP's MMD; BatchNorm statistics are averaged into p like parameters"
+    public_code = (
+        "PFLlib: lam is 1 by default, which removes the cross entropy, and the freshly trained w is tested "
+        "(inference=local)"
+    )
+    Options = FedPHPOptions
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """FedAvg's, and p."""
+        own = {"inherited_extractor": constant(backbone.extractor), "inherited_head": constant(backbone.head)}
+        return {**super().parts(backbone), **own}
+
+    def phases(self, round: int) -> list[Phase]:
+        """One phase; the inherited features are the same for the whole round."""
+        once = {"inherited": Once("inherited_extractor", inherited_features)} if self.options.lam > 0 else {}
+        keep = self.options.mu * round / self.setting.rounds
+        after = partial(inherit, keep=keep)
+        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, once, after=after)]
+
+    def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
+        """``(1 - lam) CE + lam MMD``."""
+        z = client.extractor(batch.x)
+        loss = F.cross_entropy(client.head(z), batch.y)
+        if not self.options.lam:
+            return loss, {}
+        return (1 - self.options.lam) * loss + self.options.lam * ops.mmd_rbf(z, batch.once["inherited"]), {}
+
+    def predict(self, client: Any, batch: Batch) -> Tensor:
+        """By p."""
+        if self.options.inference == "local":
+            return super().predict(client, batch)
+        logits: Tensor = client.inherited_head(client.inherited_extractor(batch.x))
+        return logits
+
+
+def inherited_features(client: Any, x: Tensor) -> Tensor:
+    """``f(x; p)``."""
+    z: Tensor = client.inherited_extractor(x)
+    return z
+
+
+def inherit(client: Tensors, taken: Taken, keep: float) -> Tensors:
+    """``mu_t p + (1 - mu_t) w_i``; what counts is w's."""
+    found = {}
+    for part in ("extractor", "head"):
+        for name, w in part_of(client, part).items():
+            p = client[f"inherited_{part}.{name}"]
+            found[f"inherited_{part}.{name}"] = keep * p + (1 - keep) * w if w.is_floating_point() else w
+    return found

@@ -1,0 +1,74 @@
+"""FedRoD: a generic head that every class is fair to, and a personal one that adds what the client's samples say.
+
+    L_G = CE(G(z) + log n_y, y)                       balanced softmax by the client's class counts n_y: extractor, G
+    L_P = CE(stop(G(z)) + P(stop(z)), y)              P alone
+
+Extractor and G are averaged; a client predicts by ``G(z) + P(z)``.
+
+Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, constant, personal
+from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.models import Backbone
+
+
+class FedRoD(FedAvg):
+    """Extractor and generic head are shared, a second head is personal."""
+
+    title = "FedRoD"
+    paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning, ICLR 2022"
+    summary = "shared extractor and generic head, trained as if classes were even; a personal head is added to it"
+    family = PARTS
+    reading = "the linear variant; a class that the client does not have is left out of its softmax (log 0)"
+    public_code = (
+        "PFLlib: class counts come from one shuffled pass without the last batch, so that a rare class can get 0 and "
+        "the loss become infinite. FL-bench: P's loss reaches the extractor, and P alone is tested"
+    )
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """FedAvg's, a personal head, and the client's class counts."""
+        own = {"personal_head": personal(backbone.head), "counts": constant(Counts(self.setting.classes))}
+        return {**super().parts(backbone), **own}
+
+    def phases(self, round: int) -> list[Phase]:
+        """All together: each parameter is reached by one of the two losses only."""
+        return [Phase(("extractor", "head", "personal_head"), self.loss, self.setting.local_epochs)]
+
+    def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
+        """``L_G + L_P``."""
+        z = client.extractor(batch.x)
+        generic = client.head(z)
+        balanced = F.cross_entropy(generic + client.counts.values.log(), batch.y)
+        own = F.cross_entropy(generic.detach() + client.personal_head(z.detach()), batch.y)
+        return balanced + own, {}
+
+    def predict(self, client: Any, batch: Batch) -> Tensor:
+        """``G(z) + P(z)``."""
+        z = client.extractor(batch.x)
+        logits: Tensor = client.head(z) + client.personal_head(z)
+        return logits
+
+    def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
+        """How many samples of each class the client has."""
+        if self.setting.count_classes is None:
+            return {}
+        return {"counts.values": self.setting.count_classes(number).to(common["counts.values"])}
+
+
+class Counts(nn.Module):
+    """Holds n_y."""
+
+    values: Tensor
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("values", torch.ones(classes))

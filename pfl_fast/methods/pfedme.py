@@ -1,0 +1,109 @@
+"""pFedMe: each client's own model theta is a proximal point of the shared one.
+
+    theta ~ argmin CE(theta) + lam / 2 |theta - w|^2     k steps on each batch
+    w <- w - eta lam (w - theta)                         after each batch
+    w_g <- (1 - beta) w_g + beta sum_i (n_i / n) w_i
+
+theta starts each round from the received w, and is what the client predicts with.
+
+Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Taken, Tensors, part_of, personal
+from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.models import Backbone
+from pfl_fast.options import option
+
+PFLLIB_DECAY = 0.001
+
+
+@dataclass(frozen=True)
+class PFedMeOptions:
+    """Options of pFedMe."""
+
+    lam: float = option(15.0, "how near theta is kept to w", minimum=0)
+    k: int = option(5, "steps of theta on each batch", minimum=1)
+    personal_lr: float = option(0.01, "learning rate of theta", minimum=0)
+    beta: float = option(1.0, "the server's step towards the clients' average", minimum=0)
+    compat: str = option("paper", "pfllib: theta decays by 0.001, as PFLlib has it", ["paper", "pfllib"])
+
+
+class PFedMe(FedAvg):
+    """w is shared, theta personal."""
+
+    title = "pFedMe"
+    paper = "Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
+    summary = "a personal model near the shared one, which follows the personal ones"
+    family = BESIDE
+    reading = "the run's momentum and weight decay act on theta; w takes over theta's BatchNorm statistics"
+    public_code = (
+        "PFLlib: beta is 0 by default, so that the server's model never moves; 0.001 theta is added to the gradient "
+        "(compat=pfllib)"
+    )
+    Options = PFedMeOptions
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """w, and theta."""
+        self.parameters = {
+            f"{part}.{name}"
+            for part, module in (("extractor", backbone.extractor), ("head", backbone.head))
+            for name, _ in module.named_parameters()
+        }
+        theta = {"personal_extractor": personal(backbone.extractor), "personal_head": personal(backbone.head)}
+        return {**super().parts(backbone), **theta}
+
+    def phases(self, round: int) -> list[Phase]:
+        """k steps of theta on each batch, pulled to w, then one of w."""
+        o = self.options
+        return [
+            Phase(
+                ("personal_extractor", "personal_head"),
+                self.loss,
+                self.setting.local_epochs,
+                sgd={"lr": o.personal_lr},
+                pull={"personal_extractor": ("extractor", o.lam), "personal_head": ("head", o.lam)},
+                repeats=o.k,
+                adjust=decay if o.compat == "pfllib" else None,
+                after_batch=self.follow,
+            )
+        ]
+
+    def predict(self, client: Any, batch: Batch) -> Tensor:
+        """By theta."""
+        logits: Tensor = client.personal_head(client.personal_extractor(batch.x))
+        return logits
+
+    def received(self, client: Tensors, at: str) -> Tensors:
+        """theta starts from w."""
+        return as_theta(client) if at == "start" else {}
+
+    def follow(self, client: Tensors, taken: Taken) -> Tensors:
+        """``w <- w - eta lam (w - theta)``; statistics are theta's."""
+        found = {}
+        for name in as_theta(client):
+            w, theta = name.removeprefix("personal_"), client[name]
+            found[w] = client[w] - taken.lr * self.options.lam * (client[w] - theta) if w in self.parameters else theta
+        return found
+
+    def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
+        """A step of size beta from the old model to the clients' average."""
+        beta = self.options.beta
+        average = super().aggregate(server, uploads, sizes)
+        return {n: server[n].lerp(v, beta) if v.is_floating_point() else v for n, v in average.items()}
+
+
+def as_theta(client: Tensors) -> Tensors:
+    """The values of w, by the names of theta."""
+    return {f"personal_{part}.{n}": v for part in ("extractor", "head") for n, v in part_of(client, part).items()}
+
+
+def decay(client: Tensors, gradients: Tensors) -> Tensors:
+    """``g + 0.001 theta``."""
+    return {name: gradient + PFLLIB_DECAY * client[name] for name, gradient in gradients.items()}

@@ -1,0 +1,91 @@
+"""SCAFFOLD: clients correct their steps by how their gradients differ from everybody's.
+
+    y <- y - eta (g_i(y) - c_i + c)                     K steps, from y = x
+    c_i+ = c_i - c + (x - y) / (K eta)
+    x <- x + eta_g mean_S (y_i - x)                     c <- c + (1 / N) sum_S (c_i+ - c_i)
+
+c_i stays at client i, which uploads y_i and c_i+ - c_i.
+
+Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfl_fast.methods.base import Part, Phase, Taken, Tensors, averaged, constant, frozen, mirror, part_of, passing
+from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.models import Backbone
+from pfl_fast.options import option
+
+
+@dataclass(frozen=True)
+class ScaffoldOptions:
+    """Options of SCAFFOLD."""
+
+    server_lr: float = option(1.0, "eta_g, the server's step towards the mean of the clients", minimum=0)
+
+
+class Scaffold(FedAvg):
+    """Everything is shared; each client has a control variate c_i, the server c."""
+
+    title = "SCAFFOLD"
+    paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
+    summary = "one model for all; control variates correct the drift of clients"
+    reading = (
+        "the second of the paper's two ways to renew c_i; means over clients are not weighted by samples, as in the "
+        "paper; the correction comes before weight decay and momentum"
+    )
+    public_code = (
+        "PFLlib: counts the steps of a full round also for clients that did fewer, and divides by the planned number "
+        "of clients when some are lost"
+    )
+    Options = ScaffoldOptions
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """FedAvg's; x; c_i, c, and what c_i changes by."""
+        zeros = mirror({"extractor": backbone.extractor, "head": backbone.head}, self.setting.batch_norm)
+        self.corrected = [name for name, _ in zeros.named_buffers()]
+        return {
+            **super().parts(backbone),
+            "start": passing(zeros),
+            "control": constant(zeros),
+            "global_control": frozen(zeros, "control"),
+            "change": passing(zeros, uploads="control"),
+        }
+
+    def phases(self, round: int) -> list[Phase]:
+        """One phase, whose gradients are corrected."""
+        train = ("extractor", "head")
+        return [Phase(train, self.loss, self.setting.local_epochs, adjust=self.correct, after=self.renew)]
+
+    def received(self, client: Tensors, at: str) -> Tensors:
+        """x."""
+        return {f"start.{name}": client[name] for name in self.corrected} if at == "start" else {}
+
+    def correct(self, client: Tensors, gradients: Tensors) -> Tensors:
+        """``g - c_i + c``."""
+        mine, everyones = part_of(client, "control"), part_of(client, "global_control")
+        return {n: g - mine[n] + everyones[n] if n in mine else g for n, g in gradients.items()}
+
+    def renew(self, client: Tensors, taken: Taken) -> Tensors:
+        """``c_i+``, and ``c_i+ - c_i = (x - y) / (K eta) - c``."""
+        found: Tensors = {}
+        walked = taken.steps * taken.lr
+        for name in self.corrected:
+            mean_gradient = torch.where(walked > 0, (client[f"start.{name}"] - client[name]) / walked, 0)
+            change = mean_gradient - client[f"global_control.{name}"]
+            found[f"change.{name}"], found[f"control.{name}"] = change, client[f"control.{name}"] + change
+        return found
+
+    def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
+        """Plain means; c moves by the share of clients that were there."""
+        means = averaged(uploads, torch.full_like(sizes, 1 / len(sizes)))
+        for name in self.corrected:
+            means[name] = server[name] + self.options.server_lr * (means[name] - server[name])
+            share = len(sizes) / self.setting.clients
+            means[f"control.{name}"] = server[f"control.{name}"] + share * means[f"control.{name}"]
+        return means
