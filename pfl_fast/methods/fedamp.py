@@ -27,8 +27,12 @@ class FedAMPOptions:
     """Options of FedAMP."""
 
     lam: float = option(1.0, "the client is pulled to its mixture by lam / alpha_k", minimum=0)
-    alpha_k: float = option(1000.0, "the server's step: how much others weigh", minimum=1e-9)
-    sigma: float = option(0.1, "how fast the weight of others falls with their squared distance", minimum=1e-9)
+    alpha_k: float = option(1.0, "the server's step: how much others weigh", minimum=1e-9)
+    sigma: float | None = option(
+        None,
+        "how fast the weight of others falls with their squared distance; none: the mean squared distance of the round",
+        minimum=1e-9,
+    )
 
 
 class FedAMP(Method):
@@ -38,6 +42,11 @@ class FedAMP(Method):
     paper = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021"
     summary = "personal models, each drawn to a mixture of the others in which similar ones weigh more"
     family = OWN
+    reading = (
+        "lam and alpha_k 1: with PFLlib's script values (alpha_k 1000, sigma 0.1) the pull is too weak to be noticed; "
+        "sigma follows the models, as distances depend on their size; rows of xi that exceed 1 are scaled to 1"
+    )
+    public_code = "PFLlib: the pull is built without a gradient, so that the method is Local"
     Options = FedAMPOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
@@ -67,8 +76,15 @@ class FedAMP(Method):
     def mixture(self, exchange: Exchange) -> tuple[Tensor, Tensors]:
         """``u_i``; where the others would weigh more than 1 together, they are scaled to 1."""
         models = [exchange.uploads[name].flatten(1) for name in self.parameters if name in exchange.uploads]
-        squared = sum((torch.cdist(m.double(), m.double()).square() for m in models), torch.zeros(()))
-        o = self.options
-        xi = (o.alpha_k / o.sigma * torch.exp(-squared / o.sigma)).fill_diagonal_(0)
+        squared = torch.stack([squared_distances(model.double()) for model in models]).sum(0)
+        others = len(squared) * (len(squared) - 1)
+        mean = float(squared.sum()) / others if others else 1.0
+        sigma = self.options.sigma or mean or 1.0  # models that are all alike: any value does
+        xi = (self.options.alpha_k / sigma * torch.exp(-squared / sigma)).fill_diagonal_(0)
         xi = xi / xi.sum(dim=1, keepdim=True).clamp(min=1)
         return xi + torch.diag(1 - xi.sum(dim=1)), {}
+
+
+def squared_distances(rows: Tensor) -> Tensor:
+    """``[S, S]``: between all pairs of rows, without the cancellation of a product."""
+    return torch.stack([(rows - row).square().sum(dim=1) for row in rows])
