@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +17,40 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
-def methods(name: str | None, as_json: bool) -> None:
-    r"""List the methods, or say everything about one: formulas, parts, options, presets, the paper's values.
+@click.option("--fidelity", is_flag=True, help="Print docs/fidelity.md: how each paper is read, and what checks it.")
+def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
+    r"""List the methods by kind, or say everything about one: formulas, parts, cost, readings, options, presets.
 
     \b
     Examples:
       pfl-fast methods
       pfl-fast methods fedcp
       pfl-fast methods fedcp --json | python -m json.tool
+      pfl-fast methods --fidelity > docs/fidelity.md
     """
     from pfl_fast.assembly import find_method
+    from pfl_fast.cli.pfllib_flags import METHODS as RENAMED
     from pfl_fast.cli.pfllib_flags import our_name
     from pfl_fast.methods import METHODS
 
+    if fidelity:
+        click.echo(as_fidelity_page(METHODS))
+        return
     if name is None:
-        rows = {key: {"title": m.title, "summary": m.summary, "paper": m.paper} for key, m in METHODS.items()}
+        rows = {
+            key: {"title": m.title, "summary": m.summary, "family": m.family, "paper": m.paper}
+            for key, m in METHODS.items()
+        }
         click.echo(json.dumps(rows, indent=2) if as_json else as_list(rows))
         return
-    name = our_name(name, METHODS, {})
+    name = our_name(name, METHODS, RENAMED)
     facts = collect(name, find_method(name))
     click.echo(json.dumps(facts, indent=2) if as_json else as_page(facts))
 
 
 def collect(name: str, kind: type[Method]) -> dict[str, Any]:
     """Everything about a method, as plain data."""
+    from pfl_fast.cli.method_costs import cost_of
     from pfl_fast.models import MODELS
     from pfl_fast.options import describe
 
@@ -49,7 +60,11 @@ def collect(name: str, kind: type[Method]) -> dict[str, Any]:
         "summary": kind.summary,
         "paper": kind.paper,
         "about": inspect.getdoc(inspect.getmodule(kind)) or "",
+        "family": kind.family,
+        "reading": kind.reading,
+        "public_code": kind.public_code,
         "parts": parts_table(kind),
+        "cost": asdict(cost_of(name)),
         "batch_norm": kind.batch_norm,
         "options": [asdict(option) for option in describe(kind.Options)],
         "presets": {preset: dict(values) for preset, values in kind.presets.items()},
@@ -87,26 +102,58 @@ def parts_table(kind: type[Method]) -> list[dict[str, Any]]:
             "receives": part.receives,
             "uploads": part.uploads,
             "recipients": part.recipients if part.receives else None,
+            "mixes": part.mixes,
+            "kept": part.kept,
         }
         for name, part in parts.items()
     ]
 
 
 def as_list(rows: dict[str, dict[str, str]]) -> str:
-    """The methods for a person to read."""
-    names, titles = max(map(len, rows)) + 2, max(len(row["title"]) for row in rows.values()) + 2
+    """The methods for a person to read, those of a kind together."""
+    from pfl_fast.methods.base import FAMILIES
+
+    width = max(map(len, rows)) + 2
+    lines = []
+    for family in FAMILIES:
+        lines.append(click.style(family, bold=True))
+        lines += [f"  {n:{width}}{row['summary']}" for n, row in rows.items() if row["family"] == family]
+        lines.append("")
+    return "\n".join([*lines, "pfl-fast methods NAME says everything about one; pfl-fast train NAME trains it."])
+
+
+def as_fidelity_page(kinds: Mapping[str, type[Method]]) -> str:
+    """How each paper is read, what checks it, and what public code does differently, as a table in Markdown."""
     lines = [
-        f"{click.style(name.ljust(names), bold=True)}{row['title']:{titles}}{row['summary']}"
-        for name, row in rows.items()
+        "# Fidelity",
+        "",
+        "How each method's paper is read where it leaves a choice, what checks the code, and where public code",
+        "differs. Each method is compared, tensor by tensor in float64, with a second implementation in plain loops",
+        "over two or more rounds, with and without momentum, partial participation, lost clients and every policy for",
+        "BatchNorm; and over all executors and through a resume by `tests/engine`.",
+        "",
+        "Made by `pfl-fast methods --fidelity > docs/fidelity.md`.",
+        "",
+        "| method | paper | our reading | checked by | differs from public code in |",
+        "| --- | --- | --- | --- | --- |",
     ]
-    return "\n".join([*lines, "", "pfl-fast methods NAME says everything about one; pfl-fast train NAME trains it."])
+    for name, kind in kinds.items():
+        test = f"tests/methods/test_{name.replace('-', '_')}.py"
+        cells = (kind.title, kind.paper, kind.reading, f"`{test}`", kind.public_code or "nothing that we know of")
+        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+    return "\n".join(lines)
 
 
 def as_page(facts: dict[str, Any]) -> str:
     """One method for a person to read."""
+    from pfl_fast.cli.method_costs import Cost, in_words
+
     lines = [f"{click.style(facts['title'], bold=True)} ({facts['name']}): {facts['summary']}", facts["paper"], ""]
     lines += [facts["about"], ""]
     lines += section("parts of a client's model", table([{k: shown(v) for k, v in p.items()} for p in facts["parts"]]))
+    lines += section("a client's cost of a round", in_words(Cost(**facts["cost"])))
+    lines += section("how the paper is read", [facts["reading"] or "to the letter"])
+    lines += section("what public code does differently", [facts["public_code"] or "nothing that we know of"])
     lines += section("BatchNorm", [f"{facts['batch_norm']} (--batch-norm says otherwise)"])
     lines += section("options (--set NAME=VALUE)", options_lines(facts["options"]) or ["none"])
     presets = [f"{name}: {assignments(values)}" for name, values in facts["presets"].items()]

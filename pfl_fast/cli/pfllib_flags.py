@@ -69,6 +69,7 @@ ABSENT: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 OFF = {"0", "0.0", "false", "no", "off"}
 DATASETS = {"fashionmnist": "fashion-mnist", "tinyimagenet": "tiny", "digit5": "digits5", "agnews": "agnews"}
+METHODS = {"peravg": "per-fedavg"}
 MODELS = {"dnn": "mlp", "resnet": "resnet18", "mobilenet": "mobilenet-v2"}
 PREFIX = "pfllib_"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import DATASETS, MODELS, our_name, translate
+from pfl_fast.cli.pfllib_flags import METHODS as RENAMED
 from pfl_fast.cli.setting_options import raise_all
 from pfl_fast.errors import ConfigError
 
@@ -52,7 +53,7 @@ def gather(
     name = method or flags.get("algo") or file.get("method")
     if not isinstance(name, str):
         raise ConfigError(f"say which method to train: {', '.join(METHODS)}")
-    name = our_name(name, METHODS, {})
+    name = our_name(name, METHODS, RENAMED)
     kind = find_method(name)
     translated = translate(flags, kind.title, [f.name for f in fields(kind.Options)])
     errors += translated.errors

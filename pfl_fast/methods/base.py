@@ -189,8 +189,9 @@ class Method:
 
     def every_phase(self) -> list[Phase]:
         """All kinds of phases that a run may have."""
-        rounds = [*self.phases(1), *self.phases(2)]
-        return [*rounds, *self.final_phases(), *self.before_test(2, "after_local"), *self.before_test(2, "after_agg")]
+        tests = [*self.before_test(2, "after_local"), *self.before_test(2, "after_agg")]
+        phases = [*self.phases(1), *self.phases(2), *self.final_phases(), *tests]
+        return [phase for number, phase in enumerate(phases) if phase not in phases[:number]]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Cross entropy of the prediction."""

@@ -31,7 +31,20 @@ from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Batch, Method, Once, Part, Phase, Setting, Taken, Tensors, constant, personal, shared
+from pfl_fast.methods.base import (
+    CHOSEN,
+    Batch,
+    Method,
+    Once,
+    Part,
+    Phase,
+    Setting,
+    Taken,
+    Tensors,
+    constant,
+    personal,
+    shared,
+)
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -79,6 +92,12 @@ class FedAFK(Method):
     summary = (
         "personal extractor and head; the extractor mixes with a shared one by a learned weight and learns from it"
     )
+    family = CHOSEN
+    reading = (
+        "one loss at the mixture gives the gradients of the extractor and of mu; features are compared as "
+        "distributions; mu stays in [0, 1]"
+    )
+    public_code = "no public code of it is known"
     Options = FedAFKOptions
     batch_norm = "params_shared_buffers_local"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from pfl_fast.methods.base import PARTS
 from pfl_fast.methods.fedavg import FedAvg
 
 # FedPick's paper trains FedBN and all its methods with these, on so many samples of each domain.
@@ -32,6 +33,11 @@ class FedBN(FedAvg):
     title = "FedBN"
     paper = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"
     summary = "one model for all, but each client's own BatchNorm"
+    family = PARTS
+    reading = "all five tensors of a BatchNorm stay, found by the type of the module"
+    public_code = (
+        "PFLlib: names that contain bn, which misses 3 of 20 in a ResNet-18. The authors': clients weigh the same"
+    )
     batch_norm = "personal"
 
     @classmethod

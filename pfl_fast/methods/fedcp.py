@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import (
+    CHOSEN,
     Batch,
     Method,
     Once,
@@ -84,6 +85,12 @@ class FedCP(Method):
     title = "FedCP"
     paper = "Zhang et al., FedCP: Separating Feature Information via Conditional Policy, KDD 2023"
     summary = "shared extractor and policy network route each sample's features to a global and a personal head"
+    family = CHOSEN
+    reading = "plain softmax; the context comes from the head also in round 1; the term of Eq. 7 is an MMD estimate"
+    public_code = (
+        "the authors' code and PFLlib: Gumbel noise in training and in tests, a random first context, batches in a "
+        "fixed order, the last incomplete batch dropped in training and tests (preset official does the same)"
+    )
     Options = FedCPOptions
     batch_norm = "params_shared_buffers_local"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

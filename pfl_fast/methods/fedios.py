@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Batch, Method, Part, Phase, Tensors, constant, drawn_anew, personal, shared
+from pfl_fast.methods.base import CHOSEN, Batch, Method, Part, Phase, Tensors, constant, drawn_anew, personal, shared
 from pfl_fast.models import Backbone
 from pfl_fast.nn import OrthogonalProjector
 from pfl_fast.options import option
@@ -82,6 +82,12 @@ class FediOS(Method):
     title = "FediOS"
     paper = "Gao et al., FediOS: Decoupling Orthogonal Subspaces for Personalization in Feature-skew FL, 2023"
     summary = "shared and personal extractor, projected onto orthogonal subspaces under one shared head"
+    family = CHOSEN
+    reading = (
+        "projections A A^T of width d, as square matrices cannot satisfy Eq. 6; their inner product is then 0, "
+        "post_activation=relu makes the term act"
+    )
+    public_code = "no public code of it is known"
     Options = FediOSOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"join_ratio": 1.0, "train_all": True, "eval_at": "both"},

@@ -7,7 +7,7 @@ Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
 
 from __future__ import annotations
 
-from pfl_fast.methods.base import Method, Part, personal, shared
+from pfl_fast.methods.base import PARTS, Method, Part, personal, shared
 from pfl_fast.models import Backbone
 
 
@@ -17,6 +17,9 @@ class FedPer(Method):
     title = "FedPer"
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers, arXiv:1912.00818"
     summary = "shared extractor, personal head, trained together"
+    family = PARTS
+    reading = "the head is the last part of the model, as the other papers cut it"
+    public_code = ""
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """A shared extractor, a personal head."""

@@ -36,7 +36,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.methods.base import Batch, Part, Phase, Tensors, drawn_anew, personal, shared
+from pfl_fast.methods.base import CHOSEN, Batch, Part, Phase, Tensors, drawn_anew, personal, shared
 from pfl_fast.methods.fedbn import FedBN
 from pfl_fast.models import Backbone
 from pfl_fast.nn import FeatureSelector
@@ -82,6 +82,12 @@ class FedPick(FedBN):
         "Zhu et al., Take Your Pick: Effective Personalized FL within Low-dimensional Feature Space, arXiv:2307.13995"
     )
     summary = "shared encoder and head; each client selects features for a personal head"
+    family = CHOSEN
+    reading = (
+        "signs of Eq. 8 and 11, the selector's second layer and line 15 of Algorithm 1 are mended; the two "
+        "predictions are added as logits"
+    )
+    public_code = "no public code of it is known"
     Options = FedPickOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {

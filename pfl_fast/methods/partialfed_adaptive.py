@@ -35,7 +35,7 @@ from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Batch, Method, Part, Phase, Setting, Tensors, part_of, personal
+from pfl_fast.methods.base import CHOSEN, Batch, Method, Part, Phase, Setting, Tensors, part_of, personal
 from pfl_fast.methods.partialfed_fix import OFFICE_HOME, PAPER, PRESETS
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
 from pfl_fast.options import option
@@ -74,6 +74,12 @@ class PartialFedAdaptive(Method):
     title = "PartialFed-Adaptive"
     paper = PAPER
     summary = "everything is averaged, each client learns which parts of it to load"
+    family = CHOSEN
+    reading = (
+        "choices are logits; the straight-through formula is that of the page the paper cites; the chosen copy is "
+        "trained"
+    )
+    public_code = "no public code of it is known"
     Options = PartialFedAdaptiveOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 

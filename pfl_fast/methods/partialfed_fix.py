@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pfl_fast.methods.base import Method, Part, Phase, shared
+from pfl_fast.methods.base import CHOSEN, Method, Part, Phase, shared
 from pfl_fast.methods.partialfed_strategies import Selector, loaded
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -57,6 +57,9 @@ class PartialFedFix(Method):
     title = "PartialFed-Fix"
     paper = PAPER
     summary = "everything is averaged, each client loads only a fixed part of it"
+    family = CHOSEN
+    reading = "Eq. 3's sentence rather than its formula: everything but the head is global"
+    public_code = "no public code of it is known"
     Options = PartialFedFixOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 

@@ -1,10 +1,14 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from pfl_fast.cli import main
+from pfl_fast.cli.method_costs import cost_of
 from pfl_fast.methods import METHODS
+from pfl_fast.methods.base import FAMILIES
 
 
 def run(*words):
@@ -13,11 +17,39 @@ def run(*words):
     return result.output
 
 
-def test_list_has_every_method():
+def test_list_has_every_method_under_its_kind():
     lines = run().splitlines()
+    heading, found = None, {}
+    for line in lines:
+        if line in FAMILIES:
+            heading = line
+        elif line.startswith("  "):
+            found[line.split()[0]] = (heading, line)
+    assert found.keys() == METHODS.keys()
     for name, kind in METHODS.items():
-        assert any(line.startswith(name) and kind.summary in line for line in lines)
+        assert found[name][0] == kind.family
+        assert kind.summary in found[name][1]
     assert set(json.loads(run("--json"))) == set(METHODS)
+
+
+def test_fidelity_page_is_up_to_date_and_names_tests_that_exist():
+    page = run("--fidelity")
+    root = Path(__file__).parents[2]
+    assert (root / "docs" / "fidelity.md").read_text() == page, "pfl-fast methods --fidelity > docs/fidelity.md"
+    tests = re.findall(r"`(tests/methods/\S+)`", page)
+    assert len(tests) == len(METHODS)
+    assert all((root / test).is_file() for test in tests)
+
+
+def test_costs_are_counted():
+    """By hand: an epoch of the head alone costs next to nothing, two models cost twice as much as one."""
+    fedavg, fedper, ditto = (cost_of(name) for name in ("fedavg", "fedper", "ditto"))
+    assert fedavg.uploaded == fedavg.downloaded == fedavg.parameters == 582_026
+    assert fedper.uploaded == fedavg.parameters - 5130
+    assert fedper.times(fedavg) == 1
+    assert ditto.times(fedavg) == pytest.approx(2, rel=0.01)
+    assert 1.9 < cost_of("scaffold").uploaded / fedavg.uploaded < 2.1
+    assert cost_of("local").uploaded == cost_of("local").downloaded == 0
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -26,6 +58,9 @@ def test_page_and_json_of_each(name):
     page, facts = run(name), json.loads(run(name, "--json"))
     assert kind.paper in page
     assert kind.batch_norm in page
+    assert kind.reading in page
+    assert kind.public_code in page
+    assert "x FedAvg's" in page
     for part in facts["parts"]:
         assert part["part"] in page
     for option in facts["options"]:
@@ -43,6 +78,8 @@ def test_fedcp():
         "receives": "extractor",
         "uploads": None,
         "recipients": "selected",
+        "mixes": None,
+        "kept": True,
     }
     assert parts["head"]["uploads"] is None
     assert parts["global_head"]["uploads"] == "head"
