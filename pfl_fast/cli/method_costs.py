@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pfl_fast import ops
 
-CLIENTS, SAMPLES = 2, 20
+CLIENTS, SAMPLES, SHAPE, CLASSES = 2, 20, (1, 28, 28), 10
 ROUND = 3  # some methods do more in their first rounds, or less
 
 
@@ -42,10 +42,11 @@ def cost_of(method: str) -> Cost:
     """Runs a few rounds on generated images and counts."""
     from pfl_fast.data.synthetic import synthetic
     from pfl_fast.experiment import Experiment
+    from pfl_fast.models import build
 
     experiment = Experiment(
         method,
-        dataset=synthetic(2 * CLIENTS * SAMPLES, (1, 28, 28), 10, seed=0),
+        dataset=synthetic(2 * CLIENTS * SAMPLES, SHAPE, CLASSES, seed=0),
         model="cnn",
         partition="iid",
         clients=CLIENTS,
@@ -64,12 +65,10 @@ def cost_of(method: str) -> Cost:
             experiment.server.round()
         with counter:
             record = experiment.server.round().values
-    model = sum(
-        p.numel() for name in ("extractor", "head") for p in getattr(experiment.layout.client, name).parameters()
-    )
     experiment.close()
+    parameters = sum(p.numel() for p in build("cnn", input_shape=SHAPE, classes=CLASSES).parameters())
     moved = (record["uploaded"] / CLIENTS, record["downloaded"] / CLIENTS)
-    return Cost(counter.get_total_flops() / CLIENTS, *moved, model)
+    return Cost(counter.get_total_flops() / CLIENTS, *moved, parameters)
 
 
 @contextmanager

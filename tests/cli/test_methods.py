@@ -46,7 +46,7 @@ def test_costs_are_counted():
     fedavg, fedper, ditto = (cost_of(name) for name in ("fedavg", "fedper", "ditto"))
     assert fedavg.uploaded == fedavg.downloaded == fedavg.parameters == 582_026
     assert fedper.uploaded == fedavg.parameters - 5130
-    assert fedper.times(fedavg) == 1
+    assert fedper.times(fedavg) == pytest.approx(1, rel=0.001)
     assert ditto.times(fedavg) == pytest.approx(2, rel=0.01)
     assert 1.9 < cost_of("scaffold").uploaded / fedavg.uploaded < 2.1
     assert cost_of("local").uploaded == cost_of("local").downloaded == 0
