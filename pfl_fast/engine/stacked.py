@@ -74,12 +74,13 @@ class StackedTrainer(Trainer):
         of_model = [e.key for e in self.layout.of_model]
         last: list[Outcome] = []
 
-        def slope(values: Tensors, samples: slice = slice(None)) -> Tensors:
+        def slope(values: Tensors, samples: slice = slice(None), noted: bool = True) -> Tensors:
             parameters = {name: value.detach().requires_grad_() for name, value in values.items()}
             inputs = {name: parameters.get(name, active[name]) for name in of_model}
             once = {name: value[:, samples] for name, value in batch.once.items()}
             losses, recorded = run(inputs, batch.x[:, samples], batch.y[:, samples], batch.seed, once)
-            last[:] = [(losses.detach(), recorded)]
+            if noted:
+                last[:] = [(losses.detach(), recorded)]
             return gradients_of(losses.sum(), list(parameters), list(parameters.values()))
 
         for _ in range(phase.repeats):

@@ -183,12 +183,14 @@ class SingleTrainer(Trainer):
         assert phase.direction is not None
         last: list[tuple[Tensor, Tensors]] = []
 
-        def slope(values: Tensors, samples: slice = slice(None)) -> Tensors:
+        def slope(values: Tensors, samples: slice = slice(None), noted: bool = True) -> Tensors:
             there = {name: value.detach().requires_grad_() for name, value in values.items()}
             once = {name: value[samples] for name, value in batch.once.items()}
             part = Batch(batch.x[samples], batch.y[samples], batch.seed, once)
-            last[:] = [evaluate_at(self.client, phase.loss, there, part)]
-            return gradients_of(last[0][0], list(there), list(there.values()))
+            loss, recorded = evaluate_at(self.client, phase.loss, there, part)
+            if noted:
+                last[:] = [(loss, recorded)]
+            return gradients_of(loss, list(there), list(there.values()))
 
         values = {name: parameter.detach() for name, parameter in parameters.items()}
         gradients = phase.direction(slope, values, len(batch.y), lr)

@@ -33,6 +33,7 @@ from pfl_fast.methods.parts import (
     personal,
     shared,
     stays_local,
+    twin,
 )
 from pfl_fast.methods.phases import Batch, Loss, Once, Phase, Slope, Taken
 from pfl_fast.models import Backbone
@@ -60,6 +61,7 @@ __all__ = [
     "personal",
     "shared",
     "stays_local",
+    "twin",
 ]
 
 # FedCP's paper trains all its methods with these; the MLP is not in it and takes larger steps.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import OWN, Exchange, Method, Part, Phase, Tensors
+from pfl_fast.methods.base import OWN, Exchange, Method, Part, Phase, Tensors, twin
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -56,11 +56,12 @@ class FedAMP(Method):
             for part, module in (("extractor", backbone.extractor), ("head", backbone.head))
             for name, _ in module.named_parameters()
         ]
+        batch_norm = self.setting.batch_norm
         return {
             "extractor": Part(deepcopy(backbone.extractor), uploads="model_extractor"),
             "head": Part(deepcopy(backbone.head), uploads="model_head"),
-            "cloud_extractor": Part(deepcopy(backbone.extractor), trained=False, mixes="model_extractor"),
-            "cloud_head": Part(deepcopy(backbone.head), trained=False, mixes="model_head"),
+            "cloud_extractor": Part(twin(backbone.extractor, batch_norm), trained=False, mixes="model_extractor"),
+            "cloud_head": Part(twin(backbone.head, batch_norm), trained=False, mixes="model_head"),
         }
 
     def phases(self, round: int) -> list[Phase]:

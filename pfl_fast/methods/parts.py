@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from pfl_fast.errors import ConfigError
@@ -91,11 +90,19 @@ def mirror(modules: Mapping[str, nn.Module], batch_norm: str) -> nn.Module:
     """
     root = nn.Module()
     for part, module in modules.items():
-        local = stays_local(module, batch_norm)
-        for name, parameter in module.named_parameters():
-            if name not in local:
-                holder, last = holder_of(root, f"{part}.{name}")
-                holder.register_buffer(last, torch.zeros_like(parameter))
+        root.add_module(part, twin(module, batch_norm))
+    for buffer in root.buffers():
+        buffer.zero_()
+    return root
+
+
+def twin(module: nn.Module, batch_norm: str) -> nn.Module:
+    """Copies of all parameters of a module that are exchanged, as buffers by the same names."""
+    root, local = nn.Module(), stays_local(module, batch_norm)
+    for name, parameter in module.named_parameters():
+        if name not in local:
+            holder, last = holder_of(root, name)
+            holder.register_buffer(last, parameter.detach().clone())
     return root
 
 

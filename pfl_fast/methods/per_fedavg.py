@@ -61,7 +61,7 @@ class PerFedAvg(FedAvg):
         if self.options.hessian == "first-order":
             return gradient
         delta = self.options.delta
-        ahead, behind = (slope(moved(w, gradient, sign * delta), first) for sign in (1, -1))
+        ahead, behind = (slope(moved(w, gradient, sign * delta), first, noted=False) for sign in (1, -1))
         return {n: g - alpha * (ahead[n] - behind[n]) / (2 * delta) if n in ahead else g for n, g in gradient.items()}
 
     def before_test(self, round: int, at: str) -> list[Phase]:

@@ -97,7 +97,7 @@ class PFedVEM(Method):
     def phases(self, round: int) -> list[Phase]:
         """The head by all samples at once, on features that stay the same; then the extractor."""
         o = self.options
-        sgd = {"lr": o.head_lr, "momentum": o.head_momentum}
+        sgd = {"lr": o.head_lr, "momentum": o.head_momentum, "weight_decay": 0.0}  # the prior is their decay
         once = {"features": Once("extractor", features)}
         return [
             Phase(("head", "spread"), self.head_loss, o.head_epochs, once, sgd=sgd, whole=True),

@@ -65,8 +65,8 @@ class Taken:
 class Slope(Protocol):
     """Gradients of the phase's loss, by name, at other values of what it trains, on some samples of the batch."""
 
-    def __call__(self, values: Tensors, samples: slice = ...) -> Tensors:
-        """At ``values``, on ``samples``."""
+    def __call__(self, values: Tensors, samples: slice = ..., noted: bool = True) -> Tensors:
+        """At ``values``, on ``samples``; the last loss that is ``noted`` is the one that is reported for the step."""
         ...
 
 
