@@ -23,7 +23,9 @@ from pfl_fast.randomness import bits, key, permutation
 # Batches are cut from one larger tensor of about this size: large enough that calls cost nothing, small enough for
 # the cache.
 CHUNK_BYTES = 1 << 20
-EVALUATION_BATCH = 1000
+# Of tests, and of what is computed once per round: activations stay in the cache. The same on every device, as noise in
+# tests is drawn by batch.
+EVALUATION_BATCH = 100
 
 
 class Samples(NamedTuple):

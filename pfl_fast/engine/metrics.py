@@ -34,6 +34,17 @@ class Score:
         return self.correct / self.samples if self.samples else math.nan
 
 
+def pooled(scores: Sequence[Score]) -> Score:
+    """One score of all samples together; their AUC cannot be had from the parts.
+
+    >>> pooled([Score(2, 1, 0.5, None), Score(6, 6, 0.1, 1.0)])
+    Score(samples=8, correct=7, loss=0.2, auc=None)
+    """
+    samples = sum(score.samples for score in scores)
+    loss = sum(score.loss * score.samples for score in scores if score.samples) / max(samples, 1)
+    return Score(samples, sum(score.correct for score in scores), loss, None)
+
+
 def score(logits: Tensor, y: Tensor) -> Score:
     """Measures ``[n, C]`` logits against ``[n]`` labels; never raises, whatever the logits hold.
 

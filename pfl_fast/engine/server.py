@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ from pfl_fast import ops
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.executor import Executor, Trained, Worker
 from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.metrics import Score
+from pfl_fast.engine.metrics import Score, pooled
 from pfl_fast.engine.records import RoundRecord, Stopwatch
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
@@ -280,19 +280,36 @@ class Server:
         record.moved(self.layout, cohort, self.data.clients, number)
         if record.evaluated and self.settings.eval_at != "after_local" and not self.is_finale(number):
             tested = cohort.trains if self.settings.eval_clients == "selected" else range(self.data.clients)
-            record.after_agg(self.evaluate(tested, number))
-            record.global_score(self.test_global(number))
+            scores = self.evaluate(tested, number)
+            record.after_agg(scores)
+            record.global_score(self.test_global(number, scores))
         return record
 
-    def test_global(self, number: int) -> Score | None:
-        """The server's model on the union of the clients' test samples, where there is such a model."""
+    def test_global(self, number: int, scores: Mapping[int, Mapping[str, Score]]) -> Score | None:
+        """The server's model on the union of the clients' test samples, where there is such a model.
+
+        Where it is what clients hold, their ``scores`` tell.
+        """
         if not self.layout.server_has_statistics:
             return None
+        own = [by_split["test"] for by_split in scores.values()]
+        if self.clients_hold_the_servers_model and sum(score.samples for score in own) == len(self.data.union("test")):
+            return pooled(own)
         return self.executor.workers[0].test_global(self.tensors, number, self.settings.seed)
+
+    @property
+    def clients_hold_the_servers_model(self) -> bool:
+        """Whether every client predicts by the server's extractor and head."""
+        kind = type(self.method)
+        plain = kind.predict is Method.predict and kind.predict_global is Method.predict_global
+        tested = [e for e in self.layout.of_model if e.part in ("extractor", "head")]
+        received = all(e.to_all and e.receives == e.key for e in tested)
+        return plain and received and not self.method.before_test(1, "after_agg") and not self.settings.drop_last_test
 
     def initial_record(self) -> RoundRecord:
         """The untrained model's scores, as round 0."""
         record = RoundRecord(0, evaluated=True, cohort=Cohort([], [], []), skipped=[])
-        record.after_agg(self.evaluate(range(self.data.clients), 0))
-        record.global_score(self.test_global(0))
+        scores = self.evaluate(range(self.data.clients), 0)
+        record.after_agg(scores)
+        record.global_score(self.test_global(0, scores))
         return record.with_seconds({}, 1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pfl_fast.data.federated import Group
 from pfl_fast.engine.modules import bind, set_mode, stacked
-from pfl_fast.engine.training import ONCE_BATCH, Interrupted, LocalReport, Trainer, first_not_finite, gradients_of
+from pfl_fast.engine.training import Interrupted, LocalReport, Trainer, first_not_finite, gradients_of
 from pfl_fast.engine.updates import Descent, update, write
 from pfl_fast.methods.base import Batch, Client, Loss, Phase, Taken, Tensors
 
@@ -119,7 +119,7 @@ class StackedTrainer(Trainer):
             bind(self.client, {name: t[row] for name, t in tensors.items()}, set())
             sizes.append(int(self.data.train_sizes[client]))
             with torch.no_grad():
-                for x, _ in self.data.evaluation("train", client, ONCE_BATCH):
+                for x, _ in self.data.evaluation("train", client):
                     for name, once in phase.once.items():
                         rows[name].append(once.compute(self.client, x))
         return {name: RaggedTable(torch.cat(values), sizes) for name, values in rows.items()}

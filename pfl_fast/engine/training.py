@@ -20,8 +20,6 @@ from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_dropout, seed_names
 from pfl_fast.randomness import key
 
-ONCE_BATCH = 200  # samples at a time for what is computed once per round
-
 
 class Interrupted(Exception):  # noqa: N818 says what it is
     """The run was asked to stop; raised between two steps.
@@ -222,7 +220,7 @@ class SingleTrainer(Trainer):
         """What a phase wants once, for all training samples of the client, in their own order."""
         if not phase.once:
             return {}
-        rows = [self.once(phase, x) for x, _ in self.data.evaluation("train", client, ONCE_BATCH)]
+        rows = [self.once(phase, x) for x, _ in self.data.evaluation("train", client)]
         return {name: torch.cat([row[name] for row in rows]) for name in phase.once}
 
 

@@ -255,3 +255,15 @@ def test_each_clients_own_best_round_counts_beside_the_best_round_of_all():
         assert summary[name]["best_per_client"] == pytest.approx(sum(best) / len(best))
     assert {"train_loss", "test_loss", "test_auc", "test_samples"} <= rows.rounds[0][0].keys()
     running.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "derived"), [("fedavg", True), ("fedprox", True), ("per-fedavg", False), ("ditto", False)]
+)
+def test_the_global_accuracy_is_that_of_the_servers_model(method, derived):
+    """Also where it is put together from the clients' scores, as they hold that very model."""
+    with toys.ran(method, model=toys.with_batch_norm(), batch_norm="shared", tests=5) as running:
+        server = running.server
+        assert server.clients_hold_the_servers_model == derived
+        tested = server.executor.workers[0].test_global(server.tensors, 2, 0)
+        assert running.records[-1]["global_accuracy"] == pytest.approx(tested.accuracy)
