@@ -1,7 +1,8 @@
 """Trains every method on the same clients and prints a table: accuracy over seeds, time per round, numbers moved.
 
-    python -m bench.methods_table --data-dir DIR                  digits of several domains, one domain per client
-    python -m bench.methods_table --setting cifar10 --data-dir DIR
+    python -m bench.methods_table                                 handwritten digits, two classes per client
+    python -m bench.methods_table --setting digits5 --data-dir DIR
+    python -m bench.methods_table --setting cifar10-pathological --data-dir DIR --methods fedavg fedper
 
 A small, honest budget: enough to see who gains from what, not to reach the papers' numbers. The table goes to
 bench/methods-<setting>.md, row by row, with the command that made it.
@@ -18,7 +19,8 @@ from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
 
 SETTINGS = {
-    "digits": {
+    "digits": {"dataset": "digits", "model": "mlp", "partition": "pathological", "batch_size": 10, "lr": 0.05},
+    "digits5": {
         "dataset": "digits5",
         "model": "digits-cnn",
         "partition": "domain",
@@ -41,7 +43,16 @@ SETTINGS = {
         "momentum": 0.0,
         "model_options": (),
     },
-    "scikit-digits": {"dataset": "digits", "model": "mlp", "partition": "pathological", "batch_size": 10, "lr": 0.05},
+    "cifar10-pathological": {
+        "dataset": "cifar10",
+        "model": "cnn",
+        "partition": "pathological",
+        "classes_per_client": 2,
+        "clients": 20,
+        "per_client": 150,
+        "batch_size": 10,
+        "lr": 0.02,
+    },
 }
 COLUMNS = ("method", "after aggregation", "after local training", "global model", "s/round", "MB moved/round")
 
@@ -50,7 +61,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", choices=SETTINGS, default="digits")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path)
@@ -59,10 +70,13 @@ def main(arguments: list[str]) -> None:
     command = f"python -m bench.methods_table --setting {chosen.setting} --rounds {chosen.rounds} --seeds " + " ".join(
         map(str, chosen.seeds)
     )
+    if chosen.methods != list(METHODS):
+        command += " --methods " + " ".join(chosen.methods)
     settings = SETTINGS[chosen.setting]
     shown = ", ".join(f"{name} {value}" for name, value in settings.items() if value not in ((), None))
     lines = [f"`{command}`", "", f"{shown}; last round, mean and deviation over seeds {chosen.seeds}.", ""]
     lines += ["| " + " | ".join(COLUMNS) + " |", "| " + " | ".join(["---"] * len(COLUMNS)) + " |"]
+    print("\n".join(lines), flush=True)
     for method in chosen.methods:
         lines.append(row(method, [train(method, settings, chosen, seed) for seed in chosen.seeds]))
         print(lines[-1], flush=True)
