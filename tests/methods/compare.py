@@ -1,5 +1,8 @@
-"""Two rounds of an experiment against two rounds of the naive federation."""
+"""A few rounds of an experiment against those of the naive federation, or of another experiment."""
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 
 from pfl_fast.data.federated import FederatedData
@@ -16,6 +19,8 @@ COMMON = {
     "batch norm personal": {"model": toys.with_batch_norm(), "batch_norm": "personal", "momentum": 0.5},
     "falling learning rate, lost clients": {"lr_decay": 0.5, "client_dropout": 0.4},
 }
+# For methods whose third round depends on the first.
+LONGER = {case: {"rounds": 3, **values} for case, values in COMMON.items()}
 
 
 def assert_equals_naive(method, values, federation=Federation):
@@ -42,3 +47,60 @@ def assert_equals_naive(method, values, federation=Federation):
         recorded = sum(r["train_loss"] * r["samples"] for r in running.records if r["round"])
         torch.testing.assert_close(recorded, sum(n * loss for n, loss in losses), rtol=1e-6, atol=1e-6)
         return running, expected
+
+
+def final(method, **values):
+    """Every tensor after all rounds."""
+    with toys.ran(method, **values) as running:
+        return toys.state_of(running)
+
+
+def initial(method, **values):
+    """Every tensor before the first round."""
+    untrained = toys.experiment(method, **values)
+    try:
+        return toys.state_of(untrained)
+    finally:
+        untrained.close()
+
+
+def predictions(method, **values):
+    """``[clients, samples, classes]``: what every client's model says about everybody's test samples."""
+    with toys.ran(method, **values) as running:
+        x, _ = running.data.take(running.data.union("test"))
+        return torch.stack([running.client(client)(x) for client in range(running.data.clients)]).detach()
+
+
+def part_of(state, part, owner=""):
+    """The tensors of a part, by owner and name inside it; of the server and all clients, or of one owner."""
+    middle = f" {part}."
+    return {name.replace(middle, " "): t for name, t in state.items() if middle in name and name.startswith(owner)}
+
+
+def model_of(state, before="", owner="client"):
+    """Extractors and heads, or others whose names begin with ``before``, of all clients or of one owner."""
+    found = {}
+    for part in ("extractor", "head"):
+        found.update({f"{part} {name}": t for name, t in part_of(state, before + part, owner).items()})
+    assert found
+    return found
+
+
+def distance(mine, theirs):
+    """Of everything together."""
+    assert mine.keys() == theirs.keys()
+    return torch.sqrt(sum(((mine[name] - theirs[name]).double() ** 2).sum() for name in mine)).item()
+
+
+def assert_same(mine, theirs, tolerance=0.0):
+    """To the bit, unless the arithmetic is another."""
+    assert mine.keys() == theirs.keys()
+    for name, value in mine.items():
+        torch.testing.assert_close(
+            value, theirs[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def labelled(labels):
+    """Features with these labels; with ``toys.partition_of``'s clients: of all training samples, then of all tests."""
+    return replace(toys.features(len(labels)), y=np.array(labels, dtype=np.int64))
