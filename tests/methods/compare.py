@@ -33,7 +33,7 @@ def assert_equals_naive(method, values, federation=Federation):
         hidden = (" momentum.", *(f" {name}" for name in expected.hidden))
         own = {name for name in mine if not any(part in name for part in hidden)}
         # An ablation has fewer modules than the naive client, whose others are not used then.
-        assert own <= theirs.keys()
+        assert own - theirs.keys() == set()
         for name in sorted(own):
             torch.testing.assert_close(
                 mine[name], theirs[name], rtol=1e-6, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
@@ -53,6 +53,17 @@ def final(method, **values):
     """Every tensor after all rounds."""
     with toys.ran(method, **values) as running:
         return toys.state_of(running)
+
+
+def before_the_finale(method, **values):
+    """Every tensor after the last round, before clients train alone."""
+    running = toys.experiment(method, **values)
+    try:
+        for record in running.rounds():
+            if record["round"] == running.settings.rounds:
+                return toys.state_of(running)
+    finally:
+        running.close()
 
 
 def initial(method, **values):

@@ -180,7 +180,7 @@ class APFL(TwoModels):
 class PerFedAvg(Federation):
     def train(self, client, number):
         train_mode(client)
-        alpha = self.lr(number) if self.o.alpha is None else self.o.alpha
+        alpha = self.inner_lr(number)
         model = torch.nn.ModuleDict(client.modules)
         optimizer = self.sgd(model.parameters(), self.lr(number))
         epochs = self.settings.local_epochs * (2 if self.o.compat == "pfllib" else 1)
@@ -199,6 +199,9 @@ class PerFedAvg(Federation):
             optimizer.step()
             client.losses.append((len(y), loss))
 
+    def inner_lr(self, number):
+        return self.lr(number) if self.o.alpha is None else self.o.alpha
+
     def gradients(self, model, parameters, batch):
         """Loss and gradients of the model with other parameters; its running statistics are the model's own."""
         parameters = {name: p.detach().requires_grad_() for name, p in parameters.items()}
@@ -215,7 +218,7 @@ class PerFedAvg(Federation):
             self.loss(client, batch[0], batch[1], None).backward()
             for module in client.modules.values():
                 for parameter in module.parameters():
-                    parameter.data -= self.lr(following) * parameter.grad
+                    parameter.data -= self.inner_lr(following) * parameter.grad
         for module in client.modules.values():
             module.eval()
         with torch.no_grad():

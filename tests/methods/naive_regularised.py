@@ -43,7 +43,7 @@ class FedProx(Federation):
 
 
 class Scaffold(Federation):
-    hidden = ("start.",)
+    hidden = ("start.", "change.")
 
     def __init__(self, method, experiment):
         super().__init__(method, experiment)
@@ -136,8 +136,8 @@ class FedDyn(Scaffold):
 class Moon(Federation):
     beside = ("global_extractor", "previous_extractor")
 
-    def receive(self, client, at_start=False):
-        super().receive(client, at_start)
+    def receive_what_all_receive(self, client):
+        super().receive_what_all_receive(client)
         give(self.server["extractor"], client.modules["global_extractor"], self.policy)
 
     def train(self, client, number):

@@ -17,7 +17,7 @@ def distance(one, other):
 
 
 class FedAMP(Federation):
-    shared, beside = (), ("cloud_extractor", "cloud_head")
+    shared, beside, hidden = (), ("cloud_extractor", "cloud_head"), ("model_extractor.", "model_head.")
 
     def train(self, client, number):
         cloud = copies(self.mirror(client, "cloud_"))
@@ -41,8 +41,6 @@ class FedAMP(Federation):
                     if u.is_floating_point():
                         mixed = sum(x * model[name] for x, model in zip(xi, theirs, strict=True))
                         u.copy_(mixed + (1 - sum(xi)) * mine[name])
-                    else:
-                        u.copy_(mine[name])
 
     def attention(self, one, other):
         apart = distance(self.mirror(one), self.mirror(other)) ** 2
@@ -50,7 +48,7 @@ class FedAMP(Federation):
 
 
 class FedFomo(Federation):
-    shared = ()
+    shared, hidden = (), ("model_extractor.", "model_head.")
 
     def __init__(self, method, experiment):
         super().__init__(method, experiment)
@@ -210,7 +208,7 @@ class PFedVEM(Federation):
         give(self.server["head"], client.modules["prior"], self.policy)
 
     def receive_what_all_receive(self, client):
-        give(self.server["extractor"], client.modules["extractor"], self.policy)
+        self.receive(client)
 
     def train(self, client, number):
         m = client.modules
