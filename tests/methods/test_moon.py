@@ -40,7 +40,8 @@ def test_the_contrast_turns_features_to_the_global_ones_and_away_from_the_previo
                 parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
     x, y = running.data.take(running.data.indices("train", 0))
     (phase,) = running.method.phases(1)
-    batch = Batch(x, y, torch.tensor(0), {name: once.compute(client, x) for name, once in phase.once.items()})
+    with torch.no_grad():
+        batch = Batch(x, y, torch.tensor(0), {name: once.compute(client, x) for name, once in phase.once.items()})
     total, _ = phase.loss(client, batch)
     contrast = total - F.cross_entropy(client.head(client.extractor(x)), y)
 
