@@ -17,7 +17,12 @@ def distance(one, other):
 
 
 class FedAMP(Federation):
-    shared, beside, hidden = (), ("cloud_extractor", "cloud_head"), ("model_extractor.", "model_head.")
+    shared, hidden = (), ("model_extractor.", "model_head.")
+
+    def __init__(self, method, experiment):
+        super().__init__(method, experiment)
+        for client in self.clients:
+            client.modules |= {f"cloud_{part}": deepcopy(client.modules[part]) for part in ("extractor", "head")}
 
     def train(self, client, number):
         cloud = copies(self.mirror(client, "cloud_"))
@@ -31,7 +36,7 @@ class FedAMP(Federation):
     def aggregate(self, uploading):
         for client in uploading:
             others = [other for other in uploading if other is not client]
-            xi = [self.attention(client, other) for other in others]
+            xi = [self.attention(client, other, self.sigma(uploading)) for other in others]
             if sum(xi) > 1:
                 xi = [x / sum(xi) for x in xi]
             for part in ("extractor", "head"):
@@ -42,9 +47,15 @@ class FedAMP(Federation):
                         mixed = sum(x * model[name] for x, model in zip(xi, theirs, strict=True))
                         u.copy_(mixed + (1 - sum(xi)) * mine[name])
 
-    def attention(self, one, other):
+    def sigma(self, uploading):
+        """If it is not given, the mean squared distance of two clients."""
+        models = [self.mirror(client) for client in uploading]
+        squares = [distance(one, other) ** 2 for one in models for other in models if one is not other]
+        return self.o.sigma if self.o.sigma is not None else sum(squares) / len(squares)
+
+    def attention(self, one, other, sigma):
         apart = distance(self.mirror(one), self.mirror(other)) ** 2
-        return self.o.alpha_k / self.o.sigma * torch.exp(-apart / self.o.sigma)
+        return self.o.alpha_k / sigma * torch.exp(-apart / sigma)
 
 
 class FedFomo(Federation):

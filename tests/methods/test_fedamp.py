@@ -14,6 +14,8 @@ CASES = {
     "strong": {"lam": 5.0, "rounds": 3, "join_ratio": 0.6},
     "rows that must be divided": {"alpha_k": 10.0, "sigma": 0.5, "rounds": 3},
     "hardly any attention": {"alpha_k": 0.1, "sigma": 5.0, "rounds": 3, "local_epochs": 2},
+    "sigma of the round": {"sigma": None, "rounds": 3, "join_ratio": 0.6},
+    "sigma of the round, little attention": {"sigma": None, "alpha_k": 0.1, "rounds": 3, "client_dropout": 0.4},
     "some clients, some lost": {"join_ratio": 0.8, "client_dropout": 0.5, "rounds": 4},
 }
 
@@ -42,23 +44,29 @@ def two_alike():
 
 
 def attention(**options):
-    """Each other client's weight in the cloud model of client 0, read off from it, and the squared distances."""
+    """The others' weights in the cloud model of client 0, read off from it, their squared distances, the mean of all."""
     state = final("fedamp", lam=0, **options, **two_alike())
     w = [vector(state, i) for i in range(3)]
     towards = torch.stack([w[1] - w[0], w[2] - w[0]], dim=1)
     weights = torch.linalg.lstsq(towards, (vector(state, 0, "cloud_") - w[0])[:, None]).solution.flatten()
-    return weights.tolist(), (towards**2).sum(0).tolist()
+    squares = (towards**2).sum(0)
+    return weights.tolist(), squares.tolist(), (squares.sum() + ((w[1] - w[2]) ** 2).sum()).item() / 3
 
 
 def test_the_cloud_model_attends_to_similar_clients():
-    weights, squares = attention(alpha_k=0.2, sigma=1.0)
+    weights, squares, _ = attention(alpha_k=0.2, sigma=1.0)
     assert squares[0] < squares[1]
     assert weights == pytest.approx([0.2 * math.exp(-square) for square in squares], rel=1e-6)
     assert weights[0] > weights[1] > 0
 
 
+def test_sigma_is_the_mean_squared_distance_if_none_is_given():
+    weights, squares, mean = attention(alpha_k=0.01)
+    assert weights == pytest.approx([0.01 / mean * math.exp(-square / mean) for square in squares], rel=1e-6)
+
+
 def test_attention_beyond_1_is_divided():
-    weights, squares = attention(alpha_k=50.0, sigma=1.0)
+    weights, squares, _ = attention(alpha_k=50.0, sigma=1.0)
     assert sum(weights) == pytest.approx(1)
     assert weights[0] / weights[1] == pytest.approx(math.exp(squares[1] - squares[0]), rel=1e-6)
 
@@ -72,6 +80,7 @@ def test_the_pull_is_towards_the_cloud_model():
     assert moved[0] > moved[1] > moved[2]
 
 
-def test_alone_the_cloud_model_is_the_own_one():
-    state = final("fedamp", sizes=(9,), **SETTINGS)
+@pytest.mark.parametrize("sigma", [2.0, None])
+def test_alone_the_cloud_model_is_the_own_one(sigma):
+    state = final("fedamp", sizes=(9,), sigma=sigma)
     assert_same(model_of(state, "cloud_"), model_of(state))
