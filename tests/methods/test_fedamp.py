@@ -44,7 +44,7 @@ def two_alike():
 
 
 def attention(**options):
-    """The others' weights in the cloud model of client 0, read off from it, their squared distances, the mean of all."""
+    """The others' weights in client 0's cloud model, read off from it, their squared distances, the mean of all."""
     state = final("fedamp", lam=0, **options, **two_alike())
     w = [vector(state, i) for i in range(3)]
     towards = torch.stack([w[1] - w[0], w[2] - w[0]], dim=1)
