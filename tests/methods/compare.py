@@ -18,6 +18,8 @@ COMMON = {
     "batch norm shared": {"model": toys.with_batch_norm(), "batch_norm": "shared"},
     "batch norm personal": {"model": toys.with_batch_norm(), "batch_norm": "personal", "momentum": 0.5},
     "falling learning rate, lost clients": {"lr_decay": 0.5, "client_dropout": 0.4},
+    "all train, some are averaged": {"train_all": True, "join_ratio": 0.4, "momentum": 0.5},
+    "sent to all": {"broadcast_to_all": True, "join_ratio": 0.4, "model": toys.with_batch_norm()},
 }
 # For methods whose third round depends on the first.
 LONGER = {case: {"rounds": 3, **values} for case, values in COMMON.items()}
