@@ -1,6 +1,7 @@
-"""FedAvg, Local, FedPer and FedCP once more, from the papers alone: a module per client, loops, eager losses.
+"""FedAvg, Local and FedPer once more, from the papers alone: a module per client, loops, eager losses.
 
-Nothing of the library is used but the order of batches, who takes part, the initial weights and the noise.
+Nothing of the library is used but the order of batches, who takes part, the initial weights and the noise. The naive
+versions of other methods build on it.
 """
 
 from copy import deepcopy
@@ -8,26 +9,22 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_fast.engine.sampling import sample
-from pfl_fast.ops import reference
 from pfl_fast.randomness import key
 
-SHARED = {"fedavg": ["extractor", "head"], "local": [], "fedper": ["extractor"]}
 BANDWIDTHS = (10, 15, 20, 50)
 
 
 @dataclass
 class Person:
-    """A client: its modules by name, and for FedCP the context u."""
+    """A client: its modules by name, and tensors beside them, by part and name."""
 
     number: int
     modules: dict
-    u: torch.Tensor | None = None
+    notes: dict = field(default_factory=dict)
     losses: list = field(default_factory=list)  # (samples, loss), of all rounds
-    shares: list = field(default_factory=list)  # (samples, mean of s), likewise
 
 
 def exchanged(module, policy):
@@ -61,24 +58,24 @@ def average(uploads, weights):
 
 
 class Federation:
-    """Runs ``rounds`` on the data, the model and the settings of an experiment that has not run."""
+    """Runs ``rounds`` on the data, the model and the settings of an experiment that has not run. As it is: FedAvg."""
+
+    shared = ("extractor", "head")  # averaged
+    to_all = True  # everybody receives what is shared, not only those who take part
+    trained = ("extractor", "head")
+    beside = ()  # a client's modules besides extractor and head, which start as the library's do
+    hidden = ()  # what the library's client or server has for its own use: not compared
+    records = True  # whether the losses are compared
 
     def __init__(self, method, experiment):
         self.method, self.data, self.settings = method, experiment.data, experiment.settings
         self.o = experiment.options
         self.policy = experiment.layout.batch_norm
         initial = deepcopy(experiment.layout.client)
-        modules = {"extractor": initial.extractor, "head": initial.head}
-        if method == "fedcp":
-            modules["global_extractor"] = deepcopy(initial.extractor)
-            modules["global_head"] = deepcopy(initial.head)
-            if self.o.cpn:
-                modules["cpn"] = Policy(initial.cpn, self.o)
+        modules = {name: getattr(initial, name) for name in ("extractor", "head", *self.beside)}
         self.clients = [Person(i, deepcopy(modules)) for i in range(self.data.clients)]
-        self.server = {name: deepcopy(modules[name]) for name in ("extractor", "head", "cpn") if name in modules}
-        if method == "fedcp":
-            for client in self.clients:
-                self.first_context(client)
+        self.server = {name: deepcopy(modules[name]) for name in self.shared}
+        self.notes = {}
 
     def rounds(self):
         for number in range(1, self.settings.rounds + 1):
@@ -87,104 +84,80 @@ class Federation:
 
     def round(self, number):
         cohort = sample(self.settings, len(self.clients), number)
-        selected = [self.clients[i] for i in cohort.trains]
-        for client in selected:
-            self.receive(client, at_start=True)
-            self.train(client, number)
-        if self.shared:
-            uploading = [self.clients[i] for i in cohort.uploads]
-            sizes = [len(self.data.indices("train", c.number)) for c in uploading]
-            weights = [size / sum(sizes) for size in sizes]
-            for name in self.shared:
-                uploads = [self.upload(client, name) for client in uploading]
-                for key_, value in average(uploads, weights).items():
-                    self.server[name].state_dict()[key_].copy_(value)
-        for client in selected:
-            self.receive(client)
+        for i in cohort.trains:
+            self.receive(self.clients[i], at_start=True)
+            self.train(self.clients[i], number)
+        self.aggregate([self.clients[i] for i in cohort.uploads])
+        for i in cohort.receives:
+            self.receive(self.clients[i])
         for client in self.clients:
             self.receive_what_all_receive(client)
 
-    @property
-    def shared(self):
-        if self.method != "fedcp":
-            return SHARED[self.method]
-        return ["extractor"] + ["head"] * self.o.gh + ["cpn"] * self.o.cpn
+    def aggregate(self, uploading):
+        weights = self.weights(uploading)
+        for name in self.shared:
+            load(self.server[name], average([self.upload(client, name) for client in uploading], weights))
+
+    def weights(self, uploading):
+        sizes = [len(self.data.indices("train", c.number)) for c in uploading]
+        return [size / sum(sizes) for size in sizes]
 
     def receive(self, client, at_start=False):
         for name in self.shared:
-            if self.method == "fedcp" and name == "head":
-                give(self.server["head"], client.modules["global_head"], self.policy)
-                continue
             give(self.server[name], client.modules[name], self.policy)
-            if self.method == "fedcp" and name == "extractor":
-                give(self.server[name], client.modules["global_extractor"], self.policy)
-        if self.method == "fedcp" and self.o.cpn_input != "random" and not (self.o.random_first and at_start):
-            client.u = context(client.modules["head"])
 
     def receive_what_all_receive(self, client):
-        if self.method == "fedavg":
-            self.receive(client)
-        if self.method == "fedcp" and self.o.extractor_to_all:
-            for name in ("extractor", "global_extractor"):
-                give(self.server["extractor"], client.modules[name], self.policy)
+        if self.to_all:
+            Federation.receive(self, client)
 
     def upload(self, client, name):
-        if self.method == "fedcp" and name == "head":
-            mine, everyones = (exchanged(client.modules[n], self.policy) for n in ("head", "global_head"))
-            return {key_: (mine[key_] + everyones[key_]) / 2 for key_ in mine}
         return {key_: tensor.clone() for key_, tensor in exchanged(client.modules[name], self.policy).items()}
 
+    def lr(self, number):
+        return self.settings.lr * self.settings.lr_decay ** (number - 1)
+
+    def sgd(self, parameters, lr):
+        return torch.optim.SGD(parameters, lr, self.settings.momentum, weight_decay=self.settings.weight_decay)
+
     def train(self, client, number):
-        s = self.settings
-        trained = [client.modules[name] for name in ("extractor", "head", "cpn") if name in client.modules]
-        for module in client.modules.values():
-            module.train()
-        if self.method == "fedcp" and self.o.frozen_eval:
-            client.modules["global_extractor"].eval()
-        lr = s.lr * s.lr_decay ** (number - 1)
-        optimizer = torch.optim.SGD(
-            [p for module in trained for p in module.parameters()], lr, s.momentum, weight_decay=s.weight_decay
-        )
-        step = 0
-        for epoch in range(s.local_epochs):
+        self.epochs(client, number, range(self.settings.local_epochs))
+
+    def epochs(self, client, number, epochs, trained=None, loss=None, correct=None):
+        """Plain training of some modules; ``correct`` may change the gradients. Returns the number of steps."""
+        loss = loss or self.loss
+        train_mode(client)
+        parameters = [p for name in trained or self.trained for p in client.modules[name].parameters()]
+        optimizer = self.sgd(parameters, self.lr(number))
+        steps = 0
+        for x, y, seed in self.batches(client, number, epochs):
+            optimizer.zero_grad()
+            value = loss(client, x, y, seed)
+            value.backward()
+            if correct:
+                correct(client)
+            optimizer.step()
+            client.losses.append((len(y), value.item()))
+            steps += 1
+        return steps
+
+    def batches(self, client, number, epochs, step=0):
+        """Of several epochs, each with the key of its noise."""
+        for epoch in epochs:
             for x, y, _ in self.data.batches(client.number, number, epoch):
-                seed = key(s.seed, "noise", client.number, number, step)
-                optimizer.zero_grad()
-                loss = self.loss(client, x, y, seed)
-                loss.backward()
-                optimizer.step()
-                client.losses.append((len(y), loss.item()))
+                yield x, y, key(self.settings.seed, "noise", client.number, number, step)
                 step += 1
 
     def loss(self, client, x, y, seed):
-        if self.method != "fedcp":
-            return F.cross_entropy(client.modules["head"](client.modules["extractor"](x)), y)
-        h = client.modules["extractor"](x)
-        loss = F.cross_entropy(self.out(client, h, seed), y)
-        if self.o.gfm and self.o.lam > 0:
-            with torch.no_grad():
-                h0 = client.modules["global_extractor"](x)
-            loss = loss + self.o.lam * mmd(h, h0)
-        return loss
+        return F.cross_entropy(client.modules["head"](client.modules["extractor"](x)), y)
 
-    def out(self, client, h, seed=None):
-        """``W_hd(r * h) + W_i_hd(s * h)``."""
-        m = client.modules
-        if not self.o.cpn:
-            if not self.o.gh:
-                return m["head"](h)
-            part = h if self.o.without_cpn == "full" else 0.5 * h
-            return m["global_head"](part) + m["head"](part)
-        c = {"hv": client.u * h, "h": h}.get(self.o.cpn_input, client.u.expand_as(h))
-        a = m["cpn"](c)
-        if self.o.policy == "gumbel" and seed is not None:
-            u = reference.philox_uniform(torch.tensor(seed), h.shape).to(h.dtype)
-            a = torch.stack([a[:, 0] + torch.log(u) - torch.log1p(-u), a[:, 1]], dim=1)
-        share = torch.softmax(a, dim=1)
-        r, s = share[:, 0], share[:, 1]
-        if m["cpn"].training:
-            client.shares.append((len(h), s.mean().item()))
-        return m["global_head"](r * h) + m["head"](s * h)
+    def mirror(self, client, before=""):
+        """Parameters of extractor and head that are exchanged, by name; ``before`` says of which extractor and head."""
+        return {
+            f"{part}.{name}": parameter
+            for part in ("extractor", "head")
+            for name, parameter in client.modules[before + part].named_parameters()
+            if name in exchanged(client.modules[before + part], self.policy)
+        }
 
     def predict(self, number, x):
         """Logits of a client's model, without noise."""
@@ -192,58 +165,45 @@ class Federation:
         for module in client.modules.values():
             module.eval()
         with torch.no_grad():
-            h = client.modules["extractor"](x)
-            return self.out(client, h) if self.method == "fedcp" else client.modules["head"](h)
+            return self.logits(client, x)
 
-    def first_context(self, client):
-        client.u = context(client.modules["head"])
-        if self.o.cpn_input == "random" or self.o.random_first:
-            seed = torch.tensor(key(self.settings.seed, "initial", client.number))
-            vector = reference.philox_uniform(seed, client.u.shape).to(client.u.dtype)
-            client.u = vector if self.o.cpn_input == "random" else vector / vector.norm()
+    def logits(self, client, x):
+        return client.modules["head"](client.modules["extractor"](x))
 
     def tensors(self):
         """Everything by the names the engine has for it."""
         found = {}
-        for name in self.shared:
-            found.update({f"server {name}.{n}": t for n, t in self.server[name].state_dict().items()})
-        for client in self.clients:
-            for name, module in client.modules.items():
-                found.update({f"client {client.number} {name}.{n}": t for n, t in module.state_dict().items()})
-            if client.u is not None:
-                found[f"client {client.number} context.vector"] = client.u
+        owners = [("server", self.server, self.notes)]
+        owners += [(f"client {c.number}", c.modules, c.notes) for c in self.clients]
+        for owner, modules, notes in owners:
+            for name, module in modules.items():
+                found.update({f"{owner} {name}.{n}": t for n, t in module.state_dict().items()})
+            for name, tensors in notes.items():
+                found.update({f"{owner} {name}.{n}" if n else f"{owner} {name}": t for n, t in tensors.items()})
         return found
 
 
-class Policy(nn.Module):
-    """The conditional policy network with the weights of ``initial``; its names are the same."""
-
-    def __init__(self, initial, options):
-        super().__init__()
-        width = initial.linear[-1].in_features
-        layers = []
-        for _ in range(options.cpn_depth - 1):
-            layers += [nn.Linear(width, width), nn.ReLU()]
-        self.linear = nn.Sequential(*layers, nn.Linear(width, 2 * width))
-        norms = {"ln": nn.LayerNorm(2 * width), "bn": nn.BatchNorm1d(2 * width), "gn": nn.GroupNorm(2, 2 * width)}
-        self.norm = norms[options.cpn_norm]
-        self.act = {"relu": nn.ReLU(), "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid()}[options.cpn_act]
-        self.to(initial.linear[-1].weight.dtype)
-        self.load_state_dict(initial.state_dict())
-
-    def forward(self, c):
-        return self.act(self.norm(self.linear(c))).reshape(len(c), 2, -1)
+class Local(Federation):
+    shared = ()
 
 
-def context(head):
-    """``v / |v|``, v the sum over classes of the rows of the head's weights, multiplied out first."""
-    product = None
-    for layer in [head] if isinstance(head, nn.Linear) else head:
-        if isinstance(layer, nn.Linear):
-            weight = layer.weight.detach()
-            product = weight if product is None else weight @ product
-    v = product.sum(0)
-    return v / v.norm()
+class FedPer(Federation):
+    shared, to_all = ("extractor",), False
+
+
+def train_mode(client):
+    for module in client.modules.values():
+        module.train()
+
+
+def load(module, values):
+    """Overwrites tensors by name."""
+    for name, value in values.items():
+        module.state_dict()[name].copy_(value)
+
+
+def copies(tensors):
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def mmd(h, h0):

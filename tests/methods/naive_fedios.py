@@ -5,16 +5,19 @@ from copy import deepcopy
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from tests.methods.naive import Federation, Person, give
+from tests.methods.naive import Federation, Person
 
 
 class OSFederation(Federation):
+    to_all = False
+
     def __init__(self, method, experiment):
         self.method, self.data, self.settings = method, experiment.data, experiment.settings
         self.o = experiment.options
         self.policy = experiment.layout.batch_norm
         initial = experiment.layout.client
         names = ["extractor", "head"] + ["personal_extractor"] * (self.o.personal_extractor == "own")
+        self.trained, self.notes = names, {}
         self.server = {name: deepcopy(initial.get_submodule(name)) for name in ("extractor", "head")}
         self.clients, self.matrices, self.buffers, self.inner = [], [], {}, []
         width = initial.extractor[1].out_features
@@ -35,31 +38,6 @@ class OSFederation(Federation):
             p[place * width : (place + 1) * width] = torch.eye(width)
             return p
         return basis @ basis.T
-
-    shared = ("extractor", "head")
-
-    def receive(self, client, at_start=False):
-        for name in self.shared:
-            give(self.server[name], client.modules[name], self.policy)
-
-    def receive_what_all_receive(self, client):
-        if self.settings.train_all:
-            self.receive(client)
-
-    def train(self, client, number):
-        s = self.settings
-        for module in client.modules.values():
-            module.train()
-        parameters = [p for module in client.modules.values() for p in module.parameters()]
-        lr = s.lr * s.lr_decay ** (number - 1)
-        optimizer = torch.optim.SGD(parameters, lr, s.momentum, weight_decay=s.weight_decay)
-        for epoch in range(s.local_epochs):
-            for x, y, _ in self.data.batches(client.number, number, epoch):
-                optimizer.zero_grad()
-                loss = self.loss(client, x, y, None)
-                loss.backward()
-                optimizer.step()
-                client.losses.append((len(y), loss.item()))
 
     def project(self, features, matrix):
         projected = torch.stack([matrix @ f for f in features]) if matrix is not None else features

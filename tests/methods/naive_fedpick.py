@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from pfl_fast.engine.sampling import sample
 from pfl_fast.ops import reference
-from pfl_fast.randomness import key
-from tests.methods.naive import average, exchanged, give
+from tests.methods import naive
 
 PFSM = ("f", "h_p", "h_u")
 NAMES = {"phi": "extractor", "h_g": "head", "f": "selector.logits", "h_p": "relevant_head", "h_u": "irrelevant_head"}
@@ -28,8 +26,8 @@ class Person:
     ratios: list = field(default_factory=list)  # (samples, share of selected features), likewise
 
 
-class Federation:
-    """Runs ``rounds`` on the data, the model and the settings of an experiment that has not run."""
+class Federation(naive.Federation):
+    """Everything is trained together."""
 
     def __init__(self, method, experiment):
         self.data, self.settings, self.o = experiment.data, experiment.settings, experiment.options
@@ -43,42 +41,7 @@ class Federation:
             self.shared += PFSM if self.o.share_pfsm else ()
         self.clients = [Person(i, deepcopy(modules)) for i in range(self.data.clients)]
         self.server = {name: deepcopy(modules[name]) for name in self.shared}
-
-    def rounds(self):
-        for number in range(1, self.settings.rounds + 1):
-            self.round(number)
-        return self
-
-    def round(self, number):
-        cohort = sample(self.settings, len(self.clients), number)
-        for i in cohort.trains:
-            self.train(self.clients[i], number)
-        sizes = [len(self.data.indices("train", i)) for i in cohort.uploads]
-        weights = [size / sum(sizes) for size in sizes]
-        for name in self.shared:
-            uploads = [exchanged(self.clients[i].modules[name], self.policy) for i in cohort.uploads]
-            for key_, value in average(uploads, weights).items():
-                self.server[name].state_dict()[key_].copy_(value)
-        for client in self.clients:  # everybody, so that the newest model is tested
-            for name in self.shared:
-                give(self.server[name], client.modules[name], self.policy)
-
-    def train(self, client, number):
-        s = self.settings
-        for module in client.modules.values():
-            module.train()
-        parameters = [p for module in client.modules.values() for p in module.parameters()]
-        lr = s.lr * s.lr_decay ** (number - 1)
-        optimizer = torch.optim.SGD(parameters, lr, s.momentum, weight_decay=s.weight_decay)
-        step = 0
-        for epoch in range(s.local_epochs):
-            for x, y, _ in self.data.batches(client.number, number, epoch):
-                optimizer.zero_grad()
-                loss = self.loss(client, x, y, key(s.seed, "noise", client.number, number, step))
-                loss.backward()
-                optimizer.step()
-                client.losses.append((len(y), loss.item()))
-                step += 1
+        self.trained = list(modules)
 
     def loss(self, client, x, y, seed):
         m, o = client.modules, self.o

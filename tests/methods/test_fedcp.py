@@ -4,6 +4,7 @@ from torch import nn
 from pfl_fast.models import Backbone
 from tests.engine import toys
 from tests.methods.compare import COMMON, assert_equals_naive
+from tests.methods.naive_fedcp import CPFederation
 
 SWITCHES = {
     "what the policy sees: the sample": {"cpn_input": "h"},
@@ -33,23 +34,23 @@ SWITCHES = {
 
 @pytest.mark.parametrize("case", COMMON)
 def test_two_rounds_equal_the_naive_ones(case):
-    assert_equals_naive("fedcp", COMMON[case])
+    assert_equals_naive("fedcp", COMMON[case], CPFederation)
 
 
 @pytest.mark.parametrize("case", SWITCHES)
 def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
-    assert_equals_naive("fedcp", SWITCHES[case])
+    assert_equals_naive("fedcp", SWITCHES[case], CPFederation)
 
 
 def test_a_head_of_several_layers():
     model = toys.plain()
     width = model.feature_width
     deep = Backbone(model.extractor, nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, toys.CLASSES)), width)
-    assert_equals_naive("fedcp", {"model": deep})
+    assert_equals_naive("fedcp", {"model": deep}, CPFederation)
 
 
 def test_the_personal_information_ratio_is_the_mean_of_s():
-    running, expected = assert_equals_naive("fedcp", {"local_epochs": 2})
+    running, expected = assert_equals_naive("fedcp", {"local_epochs": 2}, CPFederation)
     shares = [pair for client in expected.clients for pair in client.shares]
     recorded = sum(r["pir"] * r["samples"] for r in running.records)
     assert recorded == pytest.approx(sum(n * share for n, share in shares))

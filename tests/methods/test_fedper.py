@@ -1,8 +1,9 @@
 import pytest
 
 from tests.methods.compare import COMMON, assert_equals_naive
+from tests.methods.naive import FedPer
 
 
 @pytest.mark.parametrize("case", COMMON)
 def test_two_rounds_equal_the_naive_ones(case):
-    assert_equals_naive("fedper", COMMON[case])
+    assert_equals_naive("fedper", COMMON[case], FedPer)

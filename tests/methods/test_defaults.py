@@ -1,0 +1,41 @@
+"""What the baselines take if nothing is said: the papers' values, by model, data set and preset."""
+
+import pytest
+
+from pfl_fast.assembly import resolve
+from pfl_fast.methods import METHODS
+
+# method, what is said, preset, what follows
+VALUES = [
+    ("fedavg-ft", {}, None, {"fine_tuning_epochs": 5}),
+    ("fedprox", {}, None, {"mu": 0.01}),
+    ("scaffold", {}, None, {"server_lr": 1}),
+    ("feddyn", {}, None, {"alpha": 0.01, "compat": "paper"}),
+    ("feddyn", {"model": "resnet18"}, None, {"alpha": 0.1}),
+    ("moon", {}, None, {"mu": 1, "tau": 0.5, "projection": False}),
+    ("moon", {}, "paper", {"mu": 5, "tau": 0.5, "projection": True}),
+    ("fedproto", {}, None, {"lam": 1, "inference": "prototype", "compat": "paper"}),
+    ("per-fedavg", {}, None, {"alpha": None, "hessian": "first-order", "compat": "paper"}),
+    ("pfedme", {}, None, {"lam": 15, "k": 5, "personal_lr": 0.01, "beta": 1, "compat": "paper"}),
+    ("fedamp", {}, None, {"lam": 1, "alpha_k": 1, "sigma": None}),
+    ("ditto", {}, None, {"lam": 1, "personal_epochs": 1}),
+    ("fedrep", {}, None, {"personal_epochs": 4}),
+    ("fedfomo", {}, None, {"m": 5, "validation": 0.2}),
+    ("fedphp", {}, None, {"mu": 0.9, "lam": 0.05, "inference": "inherited"}),
+    ("apfl", {}, None, {"alpha": 0.5, "adaptive": True, "compat": "paper"}),
+    ("fedala", {}, None, {"layer_idx": 1, "rand_percent": 80, "eta": 1, "threshold": 0.1, "start_epochs": 20}),
+    ("lg-fedavg", {}, None, {"warmup": 0}),
+    ("lg-fedavg", {"dataset": "domainnet"}, None, {"warmup": 20}),
+    ("lg-fedavg", {"dataset": "office-caltech10"}, None, {"warmup": 20}),
+    ("fedbabu", {}, None, {"fine_tuning_epochs": 5, "tune": "full"}),
+    ("pfedvem", {}, None, {"samples": 5, "head_epochs": 20, "train_all": True, "broadcast_to_all": True}),
+    ("pfedvem", {}, "official", {"head_lr": 0.001, "lr": 0.01, "local_epochs": 5, "batch_size": 50}),
+    *[(method, {"model": "resnet18"}, None, {"lr": 0.1}) for method in ("ditto", "fedamp", "scaffold", "pfedme")],
+]
+
+
+@pytest.mark.parametrize(("method", "said", "preset", "expected"), VALUES)
+def test_the_values_that_follow(method, said, preset, expected):
+    resolved = resolve(METHODS[method], said, said.get("model", "cnn"), preset)
+    found = {**vars(resolved.settings), **vars(resolved.options)}
+    assert {name: found[name] for name in expected} == expected

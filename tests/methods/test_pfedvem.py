@@ -1,0 +1,71 @@
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from tests.engine import toys
+from tests.methods.compare import COMMON, assert_equals_naive, assert_same, distance, final, initial, part_of
+from tests.methods.naive_servers import PFedVEM
+
+SHORT = {"head_epochs": 3, "samples": 2}
+CASES = {
+    **COMMON,
+    "one sampled head": {"samples": 1, "head_epochs": 4},
+    "heads that learn fast": {"head_lr": 0.05, "head_momentum": 0.5, **SHORT},
+    "from the model's head": {"init": "backbone", "rounds": 3, **SHORT},
+    "only the selected train": {"train_all": False, "broadcast_to_all": False, "join_ratio": 0.6, **SHORT},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rounds_equal_the_naive_ones(case):
+    assert_equals_naive("pfedvem", {**SHORT, **CASES[case]}, PFedVEM)
+
+
+def test_everybody_trains_and_the_selected_are_averaged():
+    with toys.ran("pfedvem", join_ratio=0.4, **SHORT) as running:
+        assert running.records[0]["clients_trained"] == 5
+        state = toys.state_of(running)
+    heads = [state[f"client {i} head.weight"] for i in range(5)]
+    assert not any(torch.equal(heads[0], other) for other in heads[1:])
+
+
+def test_what_the_head_phase_trains():
+    start, state = (f("pfedvem", head_lr=0, rounds=1, **SHORT) for f in (initial, final))
+    for part in ("head", "spread"):
+        assert_same(part_of(state, part, "client"), part_of(start, part, "client"))
+    assert distance(part_of(state, "extractor", "client"), part_of(start, "extractor", "client")) > 1e-3
+    state = final("pfedvem", lr=0, rounds=1, **SHORT)
+    assert_same(part_of(state, "extractor", "client"), part_of(start, "extractor", "client"), 1e-12)
+    for part in ("head", "spread"):
+        assert distance(part_of(state, part, "client"), part_of(start, part, "client")) > 1e-3
+
+
+def test_sure_clients_count_more_at_the_server():
+    state = final("pfedvem", rounds=1, join_ratio=1.0, head_lr=0.01, **SHORT)
+    shares = torch.tensor([1 / state[f"client {i} precision.variance"].item() for i in range(5)]).double()
+    for name in ("weight", "bias"):
+        heads = torch.stack([state[f"client {i} head.{name}"] for i in range(5)])
+        mean = torch.einsum("i...,i->...", heads, shares / shares.sum())
+        torch.testing.assert_close(state[f"server head.{name}"], mean, rtol=1e-6, atol=1e-6)
+
+
+def test_the_variance_is_that_of_the_posterior_about_the_prior():
+    start, state = (f("pfedvem", rounds=1, head_lr=0, **SHORT) for f in (initial, final))
+    spread = torch.cat([F.softplus(t).flatten() for t in part_of(start, "spread", "client 0").values()])
+    apart = distance(part_of(start, "head", "client 0"), part_of(start, "prior", "client 0"))
+    expected = ((spread**2).sum() + apart**2) / spread.numel()
+    torch.testing.assert_close(state["client 0 precision.variance"], expected)
+
+
+def test_the_mean_head_predicts():
+    with toys.ran("pfedvem", **SHORT) as running:
+        x, _ = running.data.take(running.data.union("test"))
+        model = running.client(1)
+        torch.testing.assert_close(model(x), model.client.head(model.client.extractor(x)))
+
+
+def test_initial_heads():
+    backbone = initial("pfedvem", init="backbone")
+    assert torch.equal(backbone["server head.weight"], toys.plain().head.weight.double())
+    normal = initial("pfedvem", init="normal")
+    assert normal["server head.weight"].abs().max() > 1 > backbone["server head.weight"].abs().max()

@@ -1,0 +1,74 @@
+"""What the baselines are tested with: clients as they are after local training, and the server's model."""
+
+import pytest
+import torch.nn.functional as F  # noqa: N812
+
+from tests.engine import toys
+from tests.methods import naive_personal, naive_regularised, naive_servers
+from tests.methods.compare import part_of
+from tests.methods.naive import Federation
+
+FEDERATIONS = {
+    "fedprox": naive_regularised.FedProx,
+    "scaffold": naive_regularised.Scaffold,
+    "feddyn": naive_regularised.FedDyn,
+    "moon": naive_regularised.Moon,
+    "fedproto": naive_regularised.FedProto,
+    "fedphp": naive_regularised.FedPHP,
+    "per-fedavg": naive_personal.PerFedAvg,
+    "pfedme": naive_personal.PFedMe,
+    "ditto": naive_personal.Ditto,
+    "fedrep": naive_personal.FedRep,
+    "fedrod": naive_personal.FedRoD,
+    "apfl": naive_personal.APFL,
+    "lg-fedavg": naive_personal.LGFedAvg,
+    "fedamp": naive_servers.FedAMP,
+    "fedfomo": naive_servers.FedFomo,
+    "fedala": naive_servers.FedALA,
+    "pfedvem": naive_servers.PFedVEM,
+}
+SHARED = ["fedavg-ft", "fedprox", "scaffold", "feddyn", "moon", "per-fedavg", "pfedme", "ditto", "fedrod", "fedphp"]
+SHARED += ["apfl", "fedala", "pfedvem"]
+
+
+@pytest.mark.parametrize("method", FEDERATIONS)
+def test_clients_are_tested_as_local_training_leaves_them(method):
+    values = {"eval_at": "after_local", "join_ratio": 0.6, "model": toys.with_batch_norm(), "lr_decay": 0.5}
+    tests = {}
+
+    class Tested(FEDERATIONS[method]):
+        def train(self, client, number):
+            super().train(client, number)
+            x, y = self.data.take(self.data.indices("test", client.number))
+            # FedALA mixes anew after aggregation only.
+            predict = Federation.predict if method == "fedala" else type(self).predict
+            if number == self.settings.rounds:
+                tests[client.number] = F.cross_entropy(predict(self, client.number, x), y).item()
+
+    untrained = toys.experiment(method, **values)
+    Tested(method, untrained).rounds()
+    with toys.ran(method, **values) as running:
+        assert running.records[-1]["test_loss"] == pytest.approx(sum(tests.values()) / len(tests), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", SHARED)
+def test_the_servers_model_is_its_head_on_its_extractor(method):
+    values = {"tests": 9, "lr": 0.5}
+    with toys.ran(method, **values) as running:
+        record = next(r for r in running.records if r["round"] == running.settings.rounds)
+        x, y = running.data.take(running.data.union("test"))
+        state = toys.state_of(running)
+    server = {
+        f"{part}.{name.removeprefix('server ')}": t
+        for part in ("extractor", "head")
+        for name, t in part_of(state, part, "server").items()
+    }
+    model = toys.plain().double()
+    model.load_state_dict(server)
+    assert record["global_accuracy"] == (model(x).argmax(1) == y).double().mean().item()
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedamp", "fedrep", "fedfomo", "lg-fedavg", "fedbabu"])
+def test_without_a_whole_model_the_server_is_not_tested(method):
+    with toys.ran(method) as running:
+        assert running.records[0]["global_accuracy"] is None
