@@ -44,9 +44,11 @@ METHOD: Mapping[str, tuple[tuple[str, ...], str]] = {
     "tau": ((), "tau"),
     "fte": (("fine-tuning-epochs",), "fine_tuning_epochs"),
     "et": (("eta",), "eta"),
+    "slr": (("server-learning-rate",), "server_lr"),
     "s": (("rand-percent",), "rand_percent"),
     "p": (("layer-idx",), "layer_idx"),
 }
+SPELT_OTHERWISE = {("Ditto", "mu"): "lam"}  # by title and flag
 NOTES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "go": (("goal",), "runs are told apart by --out"),
     "ncl": (("num-classes",), "the number of classes comes from the data set"),
@@ -110,9 +112,9 @@ def translate(flags: Mapping[str, str], title: str, options: Iterable[str]) -> T
         if flag in SAME:
             result.values[SAME[flag][1]] = value
         elif flag in METHOD:
-            name = METHOD[flag][1]
+            name = SPELT_OTHERWISE.get((title, flag), METHOD[flag][1])
             if name in options:
-                result.values[name] = value
+                result.values[name] = _layers(value) if flag == "p" else value
             else:
                 there = f"it has {', '.join(sorted(options))} (--set NAME=VALUE)" if options else "it has no options"
                 result.errors.append(f"-{flag}: {title} has no option {name!r}; {there}")
@@ -123,6 +125,11 @@ def translate(flags: Mapping[str, str], title: str, options: Iterable[str]) -> T
     _learning_rate_decay(flags, result)
     _device(flags, result)
     return result
+
+
+def _layers(tensors: str) -> str:
+    """PFLlib counts FedALA's layers in tensors, weight and bias apart."""
+    return str(max((int(tensors) + 1) // 2, 1)) if tensors.isdigit() else tensors
 
 
 def _learning_rate_decay(flags: Mapping[str, str], result: Translated) -> None:

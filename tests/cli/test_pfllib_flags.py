@@ -49,3 +49,14 @@ def test_what_has_no_effect_is_noted(flag):
 def test_what_cannot_be_done_is_an_error(flags, said):
     (error,) = translate(flags, "FedCP", ["lam"]).errors
     assert said in error
+
+
+def test_what_pfllib_counts_or_names_otherwise():
+    assert translate({"p": "2", "s": "80"}, "FedALA", ["layer_idx", "rand_percent"]).values == {
+        "layer_idx": "1",
+        "rand_percent": "80",
+    }
+    assert translate({"p": "3"}, "FedALA", ["layer_idx"]).values == {"layer_idx": "2"}
+    assert translate({"mu": "0.1"}, "Ditto", ["lam", "personal_epochs"]).values == {"lam": "0.1"}
+    assert translate({"mu": "0.1"}, "FedProx", ["mu"]).values == {"mu": "0.1"}
+    assert translate({"slr": "0.5"}, "SCAFFOLD", ["server_lr"]).values == {"server_lr": "0.5"}

@@ -193,3 +193,21 @@ def test_mistakes_are_named():
 def test_half_types():
     data = federated([12], dtype=torch.bfloat16, augment="flip-rotate")
     assert next(data.batches(0, 0, 0)).x.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"skip_single": True}, {"shuffle": False}])
+def test_whole_epochs_have_the_samples_of_all_batches_in_one(options):
+    sizes = [23, 10, 11, 20, 21, 23, 40]
+    data = federated(sizes, batch_size=10, **options)
+    whole = data.whole()
+    clients = list(range(len(sizes)))
+    assert whole.stack_order(clients) == data.stack_order(clients), "rows of a stack stay whose they are"
+    together = collected(whole, clients, 2, 3)
+    for client in clients:
+        (batch,) = whole.batches(client, 2, 3)
+        parts = list(data.batches(client, 2, 3))
+        assert whole.steps(client) == 1
+        assert torch.equal(batch.place, torch.cat([part.place for part in parts]))
+        assert torch.equal(batch.x, torch.cat([part.x for part in parts]))
+        assert torch.equal(together[client][0][0], batch.x)
+    assert data.steps(0) > 1, "the data itself is as it was"
