@@ -63,8 +63,8 @@ inline void check_kernels(const char* op, const Tensor& x, const Tensor& weight,
     PFL_CHECK(side + 2 * padding - k + 1 >= 2, op, ": x must be at least ", k + 1 - 2 * padding,
               " pixels high and wide for kernels of ", k, " and padding ", padding, ", got shape ", shape_of(x));
   }
-  PFL_CHECK((size_from_last(x, 2) + 2 * padding) * (size_from_last(x, 1) + 2 * padding) < (int64_t{1} << 31), op,
-            ": x must have less than 2^31 pixels in a channel, got shape ", shape_of(x));
+  PFL_CHECK(size_from_last(x, 3) * size_from_last(x, 2) * size_from_last(x, 1) <= kConvMostValues, op,
+            ": x must have at most ", kConvMostValues, " values in a sample, got shape ", shape_of(x));
 }
 
 inline ConvReluPoolSizes conv_sizes(const Tensor& x, const Tensor& weight, int64_t padding) {

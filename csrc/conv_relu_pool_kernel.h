@@ -10,6 +10,8 @@ namespace pfl {
 
 constexpr int64_t kConvMostKernel = 7;  // rows of a kernel fit into kConvRowLanes
 constexpr int64_t kConvRowLanes = 8;
+constexpr int64_t kConvLine = 16;                      // floats in a cache line
+constexpr int64_t kConvMostValues = int64_t{1} << 24;  // in a sample, so that places in it are 32-bit numbers
 constexpr uint8_t kConvCut = 4;  // index of a result that ReLU made zero; below it, row and column of the winner
 
 // C clients, b samples each, of c channels of h x w pixels; o channels come out. A client has its own kernel.
@@ -44,14 +46,14 @@ struct ConvReluPool {
 
 struct ConvReluPoolBackward {
   ConvReluPoolSizes sizes;
-  Strided<const void*> grad;     // [C, b, o, rows, columns]
+  Strided<const void*> grad;      // [C, b, o, rows, columns]
   Strided<const uint8_t*> index;  // likewise
-  Strided<const void*> x;        // [C, b, c, h, w]
-  Strided<const void*> weight;   // [C, o, c, k, k]
-  Strided<void*> grad_x;         // data is null where it is not asked for
-  Strided<void*> grad_weight;    // data is null where neither it nor grad_bias is asked for
-  void* grad_bias;               // [C, o]
-  void* parts;                   // CUDA: [C, parts, c k k + 1, o] sums over samples_per_part samples each
+  Strided<const void*> x;         // [C, b, c, h, w]
+  Strided<const void*> weight;    // [C, o, c, k, k]
+  Strided<void*> grad_x;          // data is null where it is not asked for
+  Strided<void*> grad_weight;     // data is null where neither it nor grad_bias is asked for
+  void* grad_bias;                // [C, o]
+  void* parts;                    // CUDA: [C, parts, c k k + 1, o] sums over samples_per_part samples each
   int64_t parts_per_client;
   int64_t samples_per_part;
 };
@@ -64,9 +66,11 @@ inline int64_t conv_round_up(int64_t count, int64_t to) {
   return (count + to - 1) / to * to;
 }
 
-// A sample with its padding, in the type sums are kept in. A row is read kConvRowLanes at a time: past the end, too.
+// A sample with its padding, in the type sums are kept in: whole cache lines of floats in a row, and a line more, as
+// kConvRowLanes at a time are read, past the end, too.
 inline int64_t conv_padded_sample(const ConvReluPoolSizes& s) {
-  return s.channels * (s.height + 2 * s.padding) * (s.width + 2 * s.padding) + kConvRowLanes;
+  const int64_t pitch = conv_round_up(s.width + 2 * s.padding, kConvLine);
+  return s.channels * (s.height + 2 * s.padding) * pitch + kConvLine;
 }
 
 // Kernels and biases of one client with output channels side by side.
@@ -86,10 +90,10 @@ inline int64_t conv_weight_sums(const ConvReluPoolSizes& s) {
 }  // namespace
 
 // [begin, end): the samples to do, of all C * b.
-// scratch: zeros, conv_padded_sample + conv_packed_weights + 8 doubles.
+// scratch: zeros, conv_padded_sample + conv_packed_weights + kConvLine doubles.
 PFL_DECLARE_CPU_KERNEL(conv_relu_pool, (const ConvReluPool& p, int64_t begin, int64_t end, double* scratch))
 // [begin, end): blocks of kConvOutputs output channels, of all clients.
-// scratch: zeros, conv_padded_sample + conv_staged_grads + conv_weight_sums doubles.
+// scratch: zeros, 2 * conv_padded_sample + conv_staged_grads + conv_weight_sums + kConvLine doubles.
 PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_weight,
                        (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
 // [begin, end): the samples to do, of all C * b.

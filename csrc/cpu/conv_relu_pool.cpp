@@ -21,31 +21,30 @@ int64_t products(const ConvReluPoolSizes& s) {
 
 void forward(const ConvReluPool& p) {
   const ConvReluPoolSizes& s = p.sizes;
-  const int64_t cache_line = 8;  // in doubles
-  torch::stable::parallel_for(
-      0, s.clients * s.samples, grain(4 * s.outputs * products(s)), [&](int64_t begin, int64_t end) {
-        std::vector<double> scratch(conv_padded_sample(s) + conv_packed_weights(s) + cache_line);
-        PFL_CPU_KERNEL(conv_relu_pool)(p, begin, end, scratch.data());
-      });
+  torch::stable::parallel_for(0, s.clients * s.samples, grain(4 * s.outputs * products(s)),
+                              [&](int64_t begin, int64_t end) {
+                                std::vector<double> scratch(conv_padded_sample(s) + conv_packed_weights(s) + kConvLine);
+                                PFL_CPU_KERNEL(conv_relu_pool)(p, begin, end, scratch.data());
+                              });
 }
 
 void backward(const ConvReluPoolBackward& p) {
   const ConvReluPoolSizes& s = p.sizes;
-  const int64_t staged = conv_padded_sample(s) + conv_staged_grads(s);
+  const int64_t image = conv_padded_sample(s), grads = conv_staged_grads(s);
   if (p.grad_weight.data) {
     const int64_t blocks = conv_round_up(s.outputs, kConvOutputs) / kConvOutputs;
-    torch::stable::parallel_for(
-        0, s.clients * blocks, grain(kConvOutputs * s.samples * products(s)), [&](int64_t begin, int64_t end) {
-          std::vector<double> scratch(staged + conv_weight_sums(s));
-          PFL_CPU_KERNEL(conv_relu_pool_grad_weight)(p, begin, end, scratch.data());
-        });
+    torch::stable::parallel_for(0, s.clients * blocks, grain(kConvOutputs * s.samples * products(s)),
+                                [&](int64_t begin, int64_t end) {
+                                  std::vector<double> scratch(2 * image + grads + conv_weight_sums(s) + kConvLine);
+                                  PFL_CPU_KERNEL(conv_relu_pool_grad_weight)(p, begin, end, scratch.data());
+                                });
   }
   if (p.grad_x.data) {
-    torch::stable::parallel_for(
-        0, s.clients * s.samples, grain(s.outputs * products(s)), [&](int64_t begin, int64_t end) {
-          std::vector<double> scratch(staged + conv_packed_weights(s));
-          PFL_CPU_KERNEL(conv_relu_pool_grad_x)(p, begin, end, scratch.data());
-        });
+    torch::stable::parallel_for(0, s.clients * s.samples, grain(s.outputs * products(s)),
+                                [&](int64_t begin, int64_t end) {
+                                  std::vector<double> scratch(image + grads + conv_packed_weights(s));
+                                  PFL_CPU_KERNEL(conv_relu_pool_grad_x)(p, begin, end, scratch.data());
+                                });
   }
 }
 

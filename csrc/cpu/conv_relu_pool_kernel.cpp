@@ -21,7 +21,6 @@ constexpr int kWindows = 1;
 constexpr int64_t kVectorBytes = 16;
 constexpr int kWindows = 1;
 #endif
-constexpr int64_t kCacheLine = 64;
 
 inline int64_t least(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -79,6 +78,12 @@ void write_row(const A* values, int64_t count, int64_t stride, T* row) {
   }
 }
 
+template <class A>
+A* aligned(double* scratch) {
+  constexpr uintptr_t kBytes = kConvLine * sizeof(float);
+  return reinterpret_cast<A*>((reinterpret_cast<uintptr_t>(scratch) + kBytes - 1) / kBytes * kBytes);
+}
+
 // A sample with a border of zeros, channel by channel.
 template <class A>
 struct Image {
@@ -86,7 +91,9 @@ struct Image {
   int64_t pitch, plane;  // distances of rows and of channels
 
   Image(const ConvReluPoolSizes& s, A* memory)
-      : values(memory), pitch(s.width + 2 * s.padding), plane((s.height + 2 * s.padding) * pitch) {
+      : values(memory),
+        pitch(conv_round_up(s.width + 2 * s.padding, kConvLine)),
+        plane((s.height + 2 * s.padding) * pitch) {
   }
 
   A* row(const ConvReluPoolSizes& s, int64_t channel, int64_t y) const {
@@ -269,12 +276,6 @@ class Convolution {
   uint8_t* index_;
 };
 
-template <class A>
-A* aligned(double* scratch) {
-  const uintptr_t address = reinterpret_cast<uintptr_t>(scratch);
-  return reinterpret_cast<A*>((address + kCacheLine - 1) / kCacheLine * kCacheLine);
-}
-
 template <class T>
 void forward(const ConvReluPool& p, int64_t begin, int64_t end, double* scratch) {
   using A = accumulate_t<T>;
@@ -315,12 +316,14 @@ struct Grads {
         pixels(s.pooled_height * s.pooled_width) {
   }
 
-  void read(const ConvReluPoolBackward& p, int64_t client, int64_t sample, int64_t first, int64_t count,
-            int64_t pitch) {
+  // twin: the distance of a second image, shifted so that there a row of taps does not cross a cache line where it
+  // does in the first one; 0 without.
+  void read(const ConvReluPoolBackward& p, int64_t client, int64_t sample, int64_t first, int64_t count, int64_t pitch,
+            int64_t twin) {
     if (count == kConvOutputs && p.grad.second == 1 && p.index.second == 1) {  // numbers that the compiler knows
-      read_strided(p, client, sample, first, kConvOutputs, pitch, 1, 1);
+      read_strided(p, client, sample, first, kConvOutputs, pitch, twin, 1, 1);
     } else {
-      read_strided(p, client, sample, first, count, pitch, p.grad.second, p.index.second);
+      read_strided(p, client, sample, first, count, pitch, twin, p.grad.second, p.index.second);
     }
   }
 
@@ -337,7 +340,7 @@ struct Grads {
 
  private:
   inline __attribute__((always_inline)) void read_strided(const ConvReluPoolBackward& p, int64_t client, int64_t sample,
-                                                          int64_t first, int64_t count, int64_t pitch,
+                                                          int64_t first, int64_t count, int64_t pitch, int64_t twin,
                                                           int64_t grad_stride, int64_t index_stride) {
     const ConvReluPoolSizes& s = p.sizes;
     const Strided<const void*>& g = p.grad;
@@ -347,42 +350,40 @@ struct Grads {
     for (int64_t y = 0, at = 0; y < s.pooled_height; ++y) {
       for (int64_t x = 0; x < s.pooled_width; ++x, at += kConvOutputs) {
         read_row(grads + y * g.row + x * g.column, grad_stride, count, values + at);
-        read_winners(winners + y * w.row + x * w.column, index_stride, count, 2 * (y * pitch + x), pitch, values + at,
-                     places + at);
+        const int64_t top = 2 * y * pitch, left = place_of(2 * x, twin), right = place_of(2 * x + 1, twin);
+        read_winners(winners + y * w.row + x * w.column, index_stride, count, static_cast<int32_t>(top + left),
+                     static_cast<int32_t>(top + right), static_cast<int32_t>(pitch), values + at, places + at);
       }
     }
   }
 
+  static int64_t place_of(int64_t column, int64_t twin) {
+    return column % kConvLine > kConvLine - kConvRowLanes ? column + twin : column;
+  }
+
   static inline __attribute__((always_inline)) void read_winners(const uint8_t* winners, int64_t stride, int64_t count,
-                                                                 int64_t start, int64_t pitch, A* __restrict values,
-                                                                 int32_t* __restrict places) {
-    const int32_t from = static_cast<int32_t>(start), below = static_cast<int32_t>(pitch);
+                                                                 int32_t left, int32_t right, int32_t pitch,
+                                                                 A* __restrict values, int32_t* __restrict places) {
     for (int64_t j = 0; j < count; ++j) {
       const int32_t winner = winners[j * stride];
       values[j] = winner >= kConvCut ? A(0) : values[j];
-      places[j] = from + (winner / 2 % 2) * below + winner % 2;
+      places[j] = (winner % 2 ? right : left) + (winner / 2 % 2 ? pitch : 0);
     }
   }
 };
 
-// The sums of gradient times pixel for the k x k taps of kChannels kernels: a row of taps in the lanes of a vector.
+// The sums of gradient times pixel for the k x k taps of kChannels kernels: a row of taps in the lanes of a vector, or
+// of several where vectors are short.
 template <class A, int kKernel, int kChannels>
-struct TapSums {
-  typedef A Row __attribute__((vector_size(kConvRowLanes * sizeof(A))));
-  typedef A Unaligned __attribute__((vector_size(kConvRowLanes * sizeof(A)), aligned(alignof(A)), may_alias));
-  Row rows[kChannels][kKernel];
-
-  static Unaligned& at(A* sums, int64_t distance, int i) {
-    return *reinterpret_cast<Unaligned*>(sums + i / kKernel * distance + i % kKernel * kConvRowLanes);
-  }
-
+class TapSums {
+ public:
   // sums: [kKernel, kConvRowLanes] for each channel, `distance` apart.
   static void add(const A* image, int64_t pitch, const A* grads, const int32_t* places, int64_t pixels, A* sums,
                   int64_t distance) {
     TapSums tile;
-#pragma GCC unroll 16
-    for (int i = 0; i < kChannels * kKernel; ++i) {
-      tile.rows[i / kKernel][i % kKernel] = at(sums, distance, i);
+#pragma GCC unroll 32
+    for (int i = 0; i < kChannels * kPieces; ++i) {
+      tile.pieces_[i / kPieces][i % kPieces] = at(sums + i / kPieces * distance + i % kPieces * kLanes);
     }
     for (int64_t pixel = 0; pixel < pixels; ++pixel, grads += kConvOutputs, places += kConvOutputs) {
 #pragma GCC unroll 2
@@ -390,18 +391,32 @@ struct TapSums {
         tile.add_pixel(channel, image + places[channel], pitch, grads[channel]);
       }
     }
-#pragma GCC unroll 16
-    for (int i = 0; i < kChannels * kKernel; ++i) {
-      at(sums, distance, i) = tile.rows[i / kKernel][i % kKernel];
+#pragma GCC unroll 32
+    for (int i = 0; i < kChannels * kPieces; ++i) {
+      at(sums + i / kPieces * distance + i % kPieces * kLanes) = tile.pieces_[i / kPieces][i % kPieces];
     }
   }
 
+ private:
+  static constexpr int kLanes = Lanes<A>::kCount < kConvRowLanes ? Lanes<A>::kCount : kConvRowLanes;
+  static constexpr int kInRow = kConvRowLanes / kLanes;
+  static constexpr int kPieces = kKernel * kInRow;
+  typedef A Piece __attribute__((vector_size(kLanes * sizeof(A))));
+  typedef A Unaligned __attribute__((vector_size(kLanes * sizeof(A)), aligned(alignof(A)), may_alias));
+
+  static inline __attribute__((always_inline)) Unaligned& at(A* values) {
+    return *reinterpret_cast<Unaligned*>(values);
+  }
+
   inline __attribute__((always_inline)) void add_pixel(int channel, const A* window, int64_t pitch, A grad) {
-#pragma GCC unroll 8
-    for (int y = 0; y < kKernel; ++y) {
-      rows[channel][y] = rows[channel][y] + *reinterpret_cast<const Unaligned*>(window + y * pitch) * grad;
+#pragma GCC unroll 32
+    for (int i = 0; i < kPieces; ++i) {
+      const A* pixels = window + i / kInRow * pitch + i % kInRow * kLanes;
+      pieces_[channel][i] = pieces_[channel][i] + *reinterpret_cast<const Unaligned*>(pixels) * grad;
     }
   }
+
+  Piece pieces_[kChannels][kPieces];
 };
 
 // One block of output channels of one client.
@@ -413,9 +428,10 @@ class WeightGradient {
   WeightGradient(const ConvReluPoolBackward& problem, double* scratch)
       : p_(problem),
         s_(problem.sizes),
-        image_(s_, reinterpret_cast<A*>(scratch)),
-        grads_(s_, image_.values + conv_padded_sample(s_)),
+        image_(s_, aligned<A>(scratch)),
+        grads_(s_, image_.values + 2 * conv_padded_sample(s_)),
         taps_(grads_.values + conv_staged_grads(s_)),
+        twin_(conv_padded_sample(s_) - kConvRowLanes),
         distance_(s_.channels * kKernel * kConvRowLanes),
         bias_(taps_ + kConvOutputs * distance_) {
   }
@@ -427,7 +443,8 @@ class WeightGradient {
     }
     for (int64_t sample = 0; sample < s_.samples; ++sample) {
       image_.template read<T>(s_, p_.x, client, sample);
-      grads_.read(p_, client, sample, first, count, image_.pitch);
+      std::memcpy(image_.values + twin_, image_.values, static_cast<size_t>(s_.channels * image_.plane) * sizeof(A));
+      grads_.read(p_, client, sample, first, count, image_.pitch, twin_);
       add_sample(count);
     }
     write(client, first, count);
@@ -470,7 +487,8 @@ class WeightGradient {
   const ConvReluPoolSizes& s_;
   Image<A> image_;
   Grads<T> grads_;
-  A* taps_;  // [kConvOutputs, channels, kKernel, kConvRowLanes]
+  A* taps_;       // [kConvOutputs, channels, kKernel, kConvRowLanes]
+  int64_t twin_;  // half a cache line off a whole number of them
   int64_t distance_;
   A* bias_;  // [kConvOutputs]
 };
@@ -504,7 +522,7 @@ class InputGradient {
     }
     for (int64_t first = 0; first < s_.outputs; first += kConvOutputs) {
       const int64_t count = least(kConvOutputs, s_.outputs - first);
-      grads_.read(p_, client, sample, first, count, image_.pitch);
+      grads_.read(p_, client, sample, first, count, image_.pitch, 0);
       for (int64_t pixel = 0; pixel < grads_.pixels; ++pixel) {
         for (int64_t j = 0; j < count; ++j) {
           const int64_t at = pixel * kConvOutputs + j;
@@ -592,17 +610,15 @@ void conv_relu_pool(const ConvReluPool& p, int64_t begin, int64_t end, double* s
 
 void conv_relu_pool_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
   with_type(p.sizes.dtype, [&](auto type) {
-    with_kernel(p.sizes.kernel, [&](auto kernel) {
-      grad_weight<decltype(type), decltype(kernel)::value>(p, begin, end, scratch);
-    });
+    with_kernel(p.sizes.kernel,
+                [&](auto kernel) { grad_weight<decltype(type), decltype(kernel)::value>(p, begin, end, scratch); });
   });
 }
 
 void conv_relu_pool_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
   with_type(p.sizes.dtype, [&](auto type) {
-    with_kernel(p.sizes.kernel, [&](auto kernel) {
-      grad_x<decltype(type), decltype(kernel)::value>(p, begin, end, scratch);
-    });
+    with_kernel(p.sizes.kernel,
+                [&](auto kernel) { grad_x<decltype(type), decltype(kernel)::value>(p, begin, end, scratch); });
   });
 }
 
