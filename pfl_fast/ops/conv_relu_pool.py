@@ -146,7 +146,9 @@ def _(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
 
 @backend.gradient("conv_relu_pool_backward", setup_context=save_nothing)
 def _(ctx: Any, *grads: Tensor) -> None:  # noqa: ARG001 called by position
-    raise RuntimeError("pfl_fast::conv_relu_pool: second derivatives are not implemented; ops.use('reference') has them")
+    raise RuntimeError(
+        "pfl_fast::conv_relu_pool: second derivatives are not implemented; ops.use('reference') has them"
+    )
 
 
 @backend.vmap("conv_relu_pool")

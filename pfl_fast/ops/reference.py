@@ -94,8 +94,8 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
     kernels, biases = weight.to(sum_type).reshape(-1, *weight.shape[-3:]), bias.to(sum_type).reshape(-1)
     convolved = torch.nn.functional.conv2d(images, kernels, biases, padding=padding, groups=clients)
     pooled = torch.nn.functional.max_pool2d(torch.relu(convolved), 2)
-    result = pooled.unflatten(1, (clients, outputs)).transpose(0, 1).reshape(*batch, samples, outputs, *pooled.shape[2:])
-    return result.to(x.dtype)
+    by_client = pooled.reshape(samples, clients, outputs, *pooled.shape[-2:]).transpose(0, 1)
+    return by_client.reshape(*batch, samples, outputs, *pooled.shape[-2:]).to(x.dtype)
 
 
 def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:

@@ -23,7 +23,12 @@ def script(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
 
 
 def make(
-    dtype: torch.dtype, *batch: int, size: tuple[int, int] = (8, 9), channels: int = 1, outputs: int = 3, kernel: int = 3
+    dtype: torch.dtype,
+    *batch: int,
+    size: tuple[int, int] = (8, 9),
+    channels: int = 1,
+    outputs: int = 3,
+    kernel: int = 3,
 ) -> tuple[Tensor, ...]:
     """``batch`` ends with the number of samples."""
     generator = torch.Generator().manual_seed(5)
@@ -80,7 +85,7 @@ def bad_inputs() -> list[BadInput]:
         BadInput("list", lambda: op([1.0], w, b), r"conv_relu_pool: x must be a tensor, got list"),
         BadInput("no bias", lambda: op(x, w, None), r"conv_relu_pool: bias must be a tensor, got NoneType"),
         BadInput("integers", lambda: op(x.long(), w, b), r"conv_relu_pool: x must be float64.*got .*(Long|int64)"),
-        BadInput("one image", lambda: op(x[0], w, b), r"conv_relu_pool: x must be \[\*batch, b, c, h, w\], got.*\[1, 8, 9"),
+        BadInput("one image", lambda: op(x[0], w, b), r"x must be \[\*batch, b, c, h, w\], got shape \[1, 8, 9\]"),
         BadInput("dtypes", lambda: op(x, w.double(), b), r"weight must have the dtype of x.*got .*(Double|float64)"),
         BadInput("dtype of bias", lambda: op(x, w, b.half()), r"bias must have the dtype of x.*got .*(Half|float16)"),
         BadInput("devices", lambda: op(x, w, b.to("meta")), r"bias must be on the device of x.*meta"),
