@@ -1,4 +1,4 @@
-// Tensors of one shape, read together element by element, as rows of contiguous columns.
+// How tensors lie in memory: several of one shape as rows of contiguous columns, images with their channels last.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -62,6 +62,21 @@ inline bool find_rows(const std::vector<Tensor>& tensors, RowLayout& layout) {
   layout.rows = joined.size() == 2 ? joined[0].size : 1;
   layout.stride = joined.size() == 2 ? joined[0].stride : std::vector<int64_t>(tensors.size(), 0);
   return true;
+}
+
+// [*batch, C, H, W], uninitialised, in memory [*batch, H, W, C].
+inline Tensor new_channels_last(const Tensor& like, const std::vector<int64_t>& batch, int64_t channels, int64_t height,
+                                int64_t width, ScalarType dtype) {
+  if (batch.size() == 1 && batch[0] * channels * height * width > 0) {  // one call instead of three
+    return torch::stable::empty({batch[0], channels, height, width}, dtype, std::nullopt, like.device(), std::nullopt,
+                                torch::headeronly::MemoryFormat::ChannelsLast);
+  }
+  std::vector<int64_t> shape = batch;
+  shape.insert(shape.end(), {height, width, channels});
+  const Tensor out = torch::stable::new_empty(like, shape, dtype);
+  const int64_t last = out.dim() - 1;
+  // [..., H, W, C] -> [..., C, W, H] -> [..., C, H, W]: names of dimensions change, memory stays.
+  return torch::stable::transpose(torch::stable::transpose(out, last - 2, last), last - 1, last);
 }
 
 }  // namespace pfl

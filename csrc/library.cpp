@@ -8,6 +8,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "aggregate_backward(Tensor[] grads, Tensor[] stacked, Tensor weights, bool needs_stacked, bool needs_weights)"
       " -> (Tensor[], Tensor)");
+  m.def("conv_relu_pool(Tensor x, Tensor weight, Tensor bias, int padding) -> (Tensor, Tensor)");
+  m.def(
+      "conv_relu_pool_backward(Tensor grad, Tensor x, Tensor weight, Tensor index, int padding, bool needs_x,"
+      " bool needs_weight) -> (Tensor, Tensor, Tensor)");
   m.def("mmd_rbf(Tensor x, Tensor y, float[] bandwidths) -> (Tensor, Tensor)");
   m.def(
       "mmd_rbf_backward(Tensor grad, Tensor x, Tensor y, Tensor weights, bool needs_x, bool needs_y)"

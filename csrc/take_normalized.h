@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "check.h"
+#include "layout.h"
 #include "take_normalized_kernel.h"
 
 namespace pfl {
@@ -46,21 +47,15 @@ inline void check_index_values(const Tensor& contiguous_index, int64_t count) {
   }
 }
 
-// [*batch, C, H, W], uninitialised, in memory [*batch, H, W, C] with channels_last.
+// [*batch, C, H, W], uninitialised.
 inline Tensor new_images(const Tensor& images, const Tensor& index, bool channels_last, ScalarType dtype) {
   const int64_t height = images.size(1), width = images.size(2), channels = images.size(3);
-  if (channels_last && index.dim() == 1 && index.numel() * height * width * channels > 0) {
-    return torch::stable::empty({index.size(0), channels, height, width}, dtype, std::nullopt, images.device(),
-                                std::nullopt, torch::headeronly::MemoryFormat::ChannelsLast);
-  }
   std::vector<int64_t> shape(index.sizes().begin(), index.sizes().end());
-  const std::vector<int64_t> order =
-      channels_last ? std::vector<int64_t>{height, width, channels} : std::vector<int64_t>{channels, height, width};
-  shape.insert(shape.end(), order.begin(), order.end());
-  const Tensor out = torch::stable::new_empty(images, shape, dtype);
-  const int64_t last = out.dim() - 1;
-  // [..., H, W, C] -> [..., C, W, H] -> [..., C, H, W]: names of dimensions change, memory stays.
-  return channels_last ? torch::stable::transpose(torch::stable::transpose(out, last - 2, last), last - 1, last) : out;
+  if (channels_last) {
+    return new_channels_last(images, shape, channels, height, width, dtype);
+  }
+  shape.insert(shape.end(), {channels, height, width});
+  return torch::stable::new_empty(images, shape, dtype);
 }
 
 template <class Run>

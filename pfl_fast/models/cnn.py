@@ -7,6 +7,7 @@ from collections import OrderedDict
 from torch import nn
 
 from pfl_fast.models.base import Backbone
+from pfl_fast.nn import ConvReluPool
 
 FEATURES = 512
 
@@ -24,9 +25,7 @@ def cnn(input_shape: tuple[int, ...], classes: int) -> Backbone:
     channels, *size = input_shape
     height, width = (((side - 4) // 2 - 4) // 2 for side in size)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(channels, 32, 5),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
+        conv1=ConvReluPool(channels, 32, 5),
         conv2=nn.Conv2d(32, 64, 5),
         relu2=nn.ReLU(),
         pool2=nn.MaxPool2d(2),

@@ -1,12 +1,14 @@
 """Modules made of the fused operators: what models and methods are built from."""
 
 from pfl_fast.nn.conditional_policy import ConditionalPolicy
+from pfl_fast.nn.conv_relu_pool import ConvReluPool
 from pfl_fast.nn.feature_selector import FeatureSelector
 from pfl_fast.nn.orthogonal_projector import OrthogonalProjector
 from pfl_fast.nn.seeded_dropout import SeededDropout, replace_dropout, seed_dropout, seed_names
 
 __all__ = [
     "ConditionalPolicy",
+    "ConvReluPool",
     "FeatureSelector",
     "OrthogonalProjector",
     "SeededDropout",

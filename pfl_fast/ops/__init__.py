@@ -13,6 +13,7 @@ from pfl_fast.ops import reference
 from pfl_fast.ops.aggregate import aggregate, aggregate_checked
 from pfl_fast.ops.aggregate_state_dicts import aggregate_state_dicts
 from pfl_fast.ops.backend import NATIVE, use, uses_native
+from pfl_fast.ops.conv_relu_pool import conv_relu_pool
 from pfl_fast.ops.cpn_route import cpn_route
 from pfl_fast.ops.distill_losses import distill_losses
 from pfl_fast.ops.gumbel_mask import gumbel_mask
@@ -29,6 +30,7 @@ __all__ = [
     "aggregate",
     "aggregate_checked",
     "aggregate_state_dicts",
+    "conv_relu_pool",
     "cpn_route",
     "distill_losses",
     "gumbel_mask",

@@ -82,6 +82,22 @@ def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) ->
     return global_part, personal_part
 
 
+def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:
+    """Convolution, ReLU and pooling one after the other; clients are groups of one convolution, as under vmap."""
+    sum_type = torch.promote_types(x.dtype, torch.float32)
+    batch, (samples, channels), size = x.shape[:-4], x.shape[-4:-2], x.shape[-2:]
+    outputs, clients = weight.shape[-4], math.prod(batch)
+    if clients * samples == 0:  # which convolutions do not take
+        height, width = ((side + 2 * padding - weight.shape[-1] + 1) // 2 for side in size)
+        return (x.sum() + weight.sum() + bias.sum()).expand(*batch, samples, outputs, height, width)
+    images = x.to(sum_type).reshape(clients, samples, channels, *size).transpose(0, 1).flatten(1, 2)
+    kernels, biases = weight.to(sum_type).reshape(-1, *weight.shape[-3:]), bias.to(sum_type).reshape(-1)
+    convolved = torch.nn.functional.conv2d(images, kernels, biases, padding=padding, groups=clients)
+    pooled = torch.nn.functional.max_pool2d(torch.relu(convolved), 2)
+    by_client = pooled.reshape(samples, clients, outputs, *pooled.shape[-2:]).transpose(0, 1)
+    return by_client.reshape(*batch, samples, outputs, *pooled.shape[-2:]).to(x.dtype)
+
+
 def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
     """As FedCP's code has it: three Gram matrices, distances from them, one exponential per bandwidth, the mean.
 

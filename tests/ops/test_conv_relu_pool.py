@@ -1,0 +1,203 @@
+"""What is special to ``conv_relu_pool``: who wins, memory formats, what is kept and what is computed."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from pfl_fast import ops
+from pfl_fast.ops import reference
+from pfl_fast.testing import assert_close, same_bits
+
+pytestmark = pytest.mark.skipif(not ops.NATIVE.available, reason="no native library")
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def layers(x, weight, bias, padding=0):
+    return functional.max_pool2d(torch.relu(functional.conv2d(x, weight, bias, padding=padding)), 2)
+
+
+def leaves(*shapes):
+    return [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
+
+
+def windows(*pixels):
+    """One sample of one channel whose 2x2 windows stand side by side, each given row by row."""
+    return torch.tensor(pixels).view(-1, 2, 2).permute(1, 0, 2).reshape(1, 1, 2, -1)
+
+
+def index_of(x):
+    """Which pixels win when nothing is convolved."""
+    one = torch.ones(1, 1, 1, 1, dtype=x.dtype)
+    out, index = torch.ops.pfl_fast.conv_relu_pool(x, one, torch.zeros(1, dtype=x.dtype), 0)
+    return out.flatten().tolist(), index.flatten().tolist()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_first_of_equal_pixels_wins_and_none_where_relu_cuts(dtype):
+    x = windows([1.0, 1, 1, 1], [0, 2, 2, 1], [-1, 0, 3, 3], [-4, -3, -2, -1], [0, 0, 0, 0], [1, 2, 3, 4.0]).to(dtype)
+    assert index_of(x) == ([1, 2, 3, 0, 0, 4], [0, 1, 2, 4, 4, 3])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ties_get_the_gradients_that_torch_gives(dtype):
+    """Small integers: sums are exact in every type, and many are equal."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = (3, 2, 9, 10), (17, 2, 3, 3), (17,)
+    given = [torch.randint(-1, 2, s, generator=generator).to(dtype) for s in shapes]
+    mine, theirs = ([t.clone().requires_grad_() for t in given] for _ in range(2))
+    out, expected = ops.conv_relu_pool(*mine), layers(*theirs)
+    grad = torch.randint(-2, 3, out.shape, generator=generator).to(dtype)
+    assert torch.equal(out, expected)
+    pairs = zip(torch.autograd.grad(out, mine, grad), torch.autograd.grad(expected, theirs, grad), strict=True)
+    assert all(torch.equal(a, e) for a, e in pairs)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_nan_and_infinity_go_where_torch_lets_them(dtype):
+    nan, inf = torch.nan, torch.inf
+    x = windows([nan, 5.0, 1, 1], [1, nan, nan, 2], [-inf, -inf, -inf, nan], [1, inf, 2, inf], [-inf] * 4).to(dtype)
+    values, index = index_of(x)
+    _, theirs = functional.max_pool2d(torch.relu(x), 2, return_indices=True)
+    assert index == [0, 2, 3, 1, 4]
+    assert torch.tensor(values[:4]).isnan().tolist() == [True, True, True, False]
+    assert values[3:] == [inf, 0]
+    rows, columns = theirs.flatten() // x.shape[-1], theirs.flatten() % x.shape[-1]
+    assert (2 * rows + columns % 2).tolist()[:4] == index[:4]
+
+
+def test_one_nan_reaches_the_results_that_see_it():
+    x = torch.randn(2, 1, 12, 12)
+    x[1, 0, 5, 6] = torch.nan
+    weight, bias = torch.randn(20, 1, 3, 3), torch.randn(20)
+    assert_close(ops.conv_relu_pool(x, weight, bias), layers(x, weight, bias))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kernel=st.integers(1, 7),
+    extra=st.tuples(st.integers(1, 20), st.integers(1, 40)),
+    channels=st.integers(1, 5),
+    outputs=st.integers(1, 70),
+    data=st.data(),
+)
+def test_any_size_against_the_layers(kernel, extra, channels, outputs, data):
+    padding = data.draw(st.integers(0, kernel - 1))
+    size = [max(1, kernel + n - 2 * padding) for n in extra]
+    inputs = leaves((2, channels, *size), (outputs, channels, kernel, kernel), (outputs,))
+    out, expected = ops.conv_relu_pool(*inputs, padding), layers(*inputs, padding)
+    grad = torch.randn(out.shape, dtype=torch.float64)
+    assert_close(out, expected, "out", scale=100.0)
+    for a, e in zip(torch.autograd.grad(out, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True):
+        assert_close(a, e, "gradient", scale=1000.0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("clients", [(), (2,), (2, 3)])
+def test_results_have_their_channels_last_whatever_the_input_has(clients, channels):
+    x = torch.randn(*clients, 4, channels, 12, 12)
+    last = x.movedim(-3, -1).contiguous().movedim(-1, -3)
+    weight, bias = torch.randn(*clients, 32, channels, 5, 5), torch.randn(*clients, 32)
+    outs = [ops.conv_relu_pool(images, weight, bias) for images in (x, last)]
+    assert same_bits(*outs)
+    for out in outs:
+        assert out.movedim(-3, -1).is_contiguous()
+        assert clients or out.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_what_follows_keeps_the_memory_format():
+    x, weight, bias = torch.randn(4, 1, 16, 16), torch.randn(8, 1, 5, 5), torch.randn(8)
+    out = ops.conv_relu_pool(x, weight, bias)
+    following = functional.conv2d(out, torch.randn(16, 8, 3, 3))
+    assert following.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("clients", [(), (3,), (2, 3)])
+def test_gradients_do_not_depend_on_the_memory_format_of_what_comes_in(clients):
+    x, weight = torch.randn(*clients, 3, 3, 9, 11), torch.randn(*clients, 18, 3, 4, 4)
+    out, index = torch.ops.pfl_fast.conv_relu_pool(x, weight, torch.randn(*clients, 18), 1)
+    grad = torch.randn(out.shape)
+
+    def backward(order):
+        given = [order(t) for t in (grad, x, weight, index)]
+        return torch.ops.pfl_fast.conv_relu_pool_backward(*given, 1, True, True)
+
+    plain = backward(lambda t: t.contiguous())
+    last = backward(lambda t: t.movedim(-3, -1).contiguous().movedim(-1, -3))
+    assert all(same_bits(p, q) for p, q in zip(plain, last, strict=True))
+    if len(clients) < 2:
+        assert [t.stride(-3) for t in last[:2]] == [1, 1]  # gradients lie as their tensors do
+
+
+def test_one_value_expanded_is_a_gradient_too():
+    inputs = leaves((2, 1, 8, 8), (5, 1, 3, 3), (5,))
+    mine = torch.autograd.grad(ops.conv_relu_pool(*inputs).sum(), inputs)
+    theirs = torch.autograd.grad(layers(*inputs).sum(), inputs)
+    for a, e in zip(mine, theirs, strict=True):
+        assert_close(a, e)
+
+
+def test_images_that_clients_share_and_other_memory_formats_are_not_copied():
+    x = torch.randn(4, 3, 9, 9).contiguous(memory_format=torch.channels_last).expand(3, 4, 3, 9, 9)
+    weight, bias = torch.randn(3, 6, 3, 5, 5), torch.randn(3, 6)
+    with torch.profiler.profile() as profile:
+        out, index = torch.ops.pfl_fast.conv_relu_pool(x, weight, bias, 0)
+        torch.ops.pfl_fast.conv_relu_pool_backward(out.contiguous(), x, weight, index, 0, True, True)
+    names = [event.name for event in profile.events()]
+    assert names.count("pfl_fast::conv_relu_pool") == 1
+    assert names.count("aten::copy_") == 1  # the gradient, on purpose
+    assert same_bits(out, torch.stack([ops.conv_relu_pool(x[i], weight[i], bias[i]) for i in range(3)]))
+
+
+def test_stacked_clients_have_the_bits_of_single_ones():
+    x, weight, bias = torch.randn(4, 10, 3, 12, 12), torch.randn(4, 32, 3, 5, 5), torch.randn(4, 32)
+    stacked = [t.requires_grad_() for t in (x, weight, bias)]
+    gradients = torch.autograd.grad(ops.conv_relu_pool(*stacked).square().sum(), stacked)
+    for i in range(4):
+        single = [t[i].detach().requires_grad_() for t in stacked]
+        out = ops.conv_relu_pool(*single)
+        assert same_bits(out.detach(), ops.conv_relu_pool(*stacked)[i].detach())
+        expected = torch.autograd.grad(out.square().sum(), single)
+        assert all(same_bits(g[i], e) for g, e in zip(gradients, expected, strict=True))
+
+
+def test_only_the_gradients_that_are_needed_are_computed():
+    x, weight, bias = torch.randn(2, 1, 8, 8), torch.randn(5, 1, 3, 3), torch.randn(5)
+    out, index = torch.ops.pfl_fast.conv_relu_pool(x, weight, bias, 0)
+    backward = torch.ops.pfl_fast.conv_relu_pool_backward
+    assert [g.numel() for g in backward(out, x, weight, index, 0, False, True)] == [0, 45, 5]
+    assert [g.numel() for g in backward(out, x, weight, index, 0, True, False)] == [128, 0, 0]
+    for wanted in ([0], [1], [2], [1, 2]):
+        tensors = [t.clone().requires_grad_(i in wanted) for i, t in enumerate((x, weight, bias))]
+        chosen = [tensors[i] for i in wanted]
+        mine = torch.autograd.grad(ops.conv_relu_pool(*tensors).sum(), chosen)
+        theirs = torch.autograd.grad(reference.conv_relu_pool(*tensors).sum(), chosen)
+        for a, e in zip(mine, theirs, strict=True):
+            assert_close(a, e, f"{wanted}", scale=10.0)
+
+
+def test_a_byte_per_result_and_the_inputs_are_all_that_is_kept():
+    x, weight, bias = torch.randn(2, 1, 8, 8), torch.randn(5, 1, 3, 3).requires_grad_(), torch.randn(5)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        out = ops.conv_relu_pool(x, weight, bias)
+    new = [t for t in kept if t.data_ptr() not in (x.data_ptr(), weight.data_ptr())]
+    assert [(t.dtype, t.shape) for t in new] == [(torch.uint8, out.shape)]
+
+
+def test_second_derivatives_are_refused_by_name():
+    x, weight, bias = leaves((1, 1, 6, 6), (2, 1, 3, 3), (2,))
+    (gradient,) = torch.autograd.grad(ops.conv_relu_pool(x, weight, bias).sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="conv_relu_pool: second derivatives are not implemented"):
+        gradient.sum().backward()
+
+
+def test_bad_gradients_say_what_is_wrong():
+    x, weight, bias = torch.randn(2, 1, 8, 8), torch.randn(5, 1, 3, 3), torch.randn(5)
+    out, index = torch.ops.pfl_fast.conv_relu_pool(x, weight, bias, 0)
+    backward = torch.ops.pfl_fast.conv_relu_pool_backward
+    with pytest.raises(RuntimeError, match=r"grad must have the shape of the result.* 5, 3, 3\].*got \[2, 5, 3, 2\]"):
+        backward(out[..., :2], x, weight, index, 0, False, True)
+    with pytest.raises(RuntimeError, match=r"index must be uint8"):
+        backward(out, x, weight, index.long(), 0, False, True)
