@@ -7,8 +7,8 @@ by client, and hands out clones; every round ends with a test of every client, A
 It is honest: nothing is slower than in such code. Torch has all its threads; a frozen extractor runs without gradients;
 the average takes no clones of what it reads; projections are applied through their low-rank bases; no round has another
 pass over the training samples; tests come in batches of 100, where such code often takes the training batch. Samples
-are normalised floats before the first round. As usual in such code only parameters are exchanged, no buffers, and here all
-clients take part in every round.
+are normalised floats before the first round. As usual in such code only parameters are exchanged, no buffers, and here
+all clients take part in every round.
 
 It uses nothing of the library, and its formulas are written from the papers: it is a reference as well.
 """
