@@ -18,10 +18,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.end_to_end import machine as here
+from bench import machine as here
 from bench.end_to_end import report
 from bench.end_to_end.cases import CASES
 from bench.end_to_end.measure import SIDES, compare, dispatches, exchange, one_round, peak_memory
+from bench.end_to_end.results import results_file, stored, write
 
 COUNTED = ("fedcp-mnist", "fedavg-mnist")  # whose operators are counted
 
@@ -55,23 +56,15 @@ def main(arguments: Sequence[str]) -> None:
         run(chosen, file)
 
 
-def results_file() -> Path:
-    return Path(__file__).parent / f"{here.slug()}.json"
-
-
-def stored(file: Path) -> dict:
-    if not file.exists():
-        raise SystemExit(f"there are no results of this machine in {file}; python -m bench.end_to_end makes them")
-    return json.loads(file.read_text())
-
-
 def run(chosen: argparse.Namespace, file: Path) -> None:
     """Measures, and writes what there is after every case."""
     mode = "quick" if chosen.quick else "full"
     results = {**(json.loads(file.read_text()) if file.exists() else {}), "machine": here.machine()}
-    mine = results[mode] = {**results.get(mode, {"cases": {}}), "commit": here.commit(), "peaks": here.peaks()}
+    mine = results[mode] = {**results.get(mode, {"cases": {}}), "commit": here.commit()}
+    mine["peaks"], mine["warning"] = here.peaks({}), here.busy()
     for name in chosen.cases or CASES:
         case = CASES[name].quick() if chosen.quick else CASES[name]
+        mine["peaks"] = here.peaks(mine["peaks"])
         measured = compare(case, chosen.repetitions, chosen.data_dir)
         mine["cases"][name] = {**measured, "peak_mib": peak_memory(case, chosen.quick, chosen.data_dir)}
         print("\n".join(report.case_lines(name, mine["cases"][name], mine["peaks"])), flush=True)
@@ -81,19 +74,6 @@ def run(chosen: argparse.Namespace, file: Path) -> None:
         mine["dispatches"] = {name: dispatches(CASES[name]) for name in COUNTED}
         write(file, results)
     print("\n" + report.page(mode, results))
-
-
-def write(file: Path, results: dict) -> None:
-    file.write_text(json.dumps(rounded(results), indent=1) + "\n")
-
-
-def rounded(value: object) -> object:
-    """Floats with six digits: more would only be noise in a committed file."""
-    if isinstance(value, dict):
-        return {name: rounded(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [rounded(inner) for inner in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from time import perf_counter
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.end_to_end.cases import Case, experiment_of
-from bench.end_to_end.twin import twin
+from bench.end_to_end.twin import client_of, twin
 from bench.footprint import footprint
 from bench.growth import memory
 from bench.yardstick import Server
@@ -84,7 +84,7 @@ def training(parts: dict[str, float]) -> float:
 
 def flops_per_sample(case: Case, experiment: Experiment) -> float:
     """Of local training, forward and backward: matrix products and convolutions in the yardstick's step."""
-    client = twin(experiment, [()] * experiment.data.clients).clients[0]
+    client = client_of(experiment, 0)
     x, y = experiment.data.take(experiment.data.indices("train", 0)[: case.batch_size])
     with FlopCounterMode(display=False) as counter:
         client.fit([(x.contiguous(), y)], lr=0.0, momentum=0.0)
@@ -174,7 +174,8 @@ def exchange(repetitions: int) -> dict:
 
     The yardstick averages into the server's tensors and clones them into every client. The library averages the uploads
     and lends the result to all clients, each of which copies it to where it trains: ``load`` is that copy for all of
-    them, which a round counts as local training, and which belongs to the broadcast here.
+    them, which a round counts as local training, and which belongs to the broadcast here. The copies of uploads, which
+    the yardstick does without, stay with local training: whole rounds show them.
     """
     experiment = Experiment(
         "fedavg",

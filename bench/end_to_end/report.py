@@ -48,6 +48,7 @@ def page(mode: str, stored: dict) -> str:
         f"matrix product {peaks['gemm_gflops']:.0f} GFLOP/s, read {peaks['read_gbs']:.1f} GB/s, copy "
         f"{peaks['copy_gbs']:.1f} GB/s (of the bytes copied)",
     ]
+    lines += [f"BUSY: {result['warning']}"] if result.get("warning") else []
     for name, case in result["cases"].items():
         lines += ["", *case_lines(name, case, peaks)]
     lines += ["", *exchange_lines(result, peaks), *dispatch_lines(result), "", "goals"]
@@ -114,6 +115,7 @@ def table(stored: dict) -> str:
         "| " + " | ".join(HEADER) + " |",
         "| " + " | ".join(["---"] * len(HEADER)) + " |",
     ]
+    lines[0] += f" When it began, {result['warning']}." if result.get("warning") else ""
     for name, case in result["cases"].items():
         lines.append("| " + " | ".join(cells(name, case)) + " |")
     return "\n".join([*lines, "", *sentences(result)]) + "\n"
