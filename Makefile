@@ -9,10 +9,10 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format bench cuda-report mutants clean
+.PHONY: help setup train test lint format bench bench-e2e bench-check cuda-report mutants clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
 setup: ## create .venv, install torch and pfl-fast, compile the native library
 	@PYTHON='$(PYTHON)' TORCH='$(TORCH)' VENV='$(VENV)' sh .ci/setup
@@ -40,6 +40,12 @@ format: setup ## let ruff and clang-format rewrite the sources
 
 bench: setup ## microbenchmarks: native against reference, torch.compile and what trainers do today
 	@$(BIN)/python -m pytest bench --benchmark-enable --ratios bench/results.txt --benchmark-columns=median,iqr,rounds -q
+
+bench-e2e: setup ## whole rounds against a plain PyTorch trainer, an hour or two (QUICK=1: some minutes)
+	@$(BIN)/python -m bench.end_to_end $(if $(QUICK),--quick)
+
+bench-check: setup ## whether speed was lost since it was last recorded on this machine; ratios only
+	@$(BIN)/python -m bench.check
 
 cuda-report: setup ## registers, spills, occupancy and memory traffic of the CUDA kernels, into bench/cuda_report.md
 	@$(BIN)/python -m bench.cuda_report

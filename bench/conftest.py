@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from bench.footprint import footprint
+from bench.machine import processor
 from pfl_fast import ops
 
 SECONDS = 6.0  # to spend on one comparison
@@ -90,13 +91,9 @@ def take_turns(functions: list[Callable[[], object]], rows: list[Row]) -> None:
             return
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
 def pytest_addoption(parser) -> None:
     parser.addoption("--ratios", metavar="FILE", help="write the table of ratios to this file as well")
+    parser.addoption("--ratios-json", metavar="FILE", help="write the ratios alone, by race and candidate, as JSON")
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:
@@ -115,6 +112,14 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
         terminalreporter.line(line)
     if config.getoption("--ratios"):
         Path(config.getoption("--ratios")).write_text("\n".join(lines) + "\n")
+    if config.getoption("--ratios-json"):
+        Path(config.getoption("--ratios-json")).write_text(json.dumps({race.title: ratios(race) for race in RACES}))
+
+
+def ratios(result: Race) -> dict[str, float]:
+    """How often the first row fits into each of the others."""
+    subject, *others = result.rows
+    return {row.name: row.median / subject.median for row in others}
 
 
 HEADER = ("ms", "20 %", "80 %", "x native", "GB/s", "MB", "kernels")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch._C._profiler import _EventType
+from torch._C._profiler import _EventType, _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
 # Operators that only look at memory or reserve it; anything else that calls no further operator is a kernel.
@@ -19,8 +19,9 @@ NO_KERNEL = frozenset(NO_KERNEL_NAMES.split())
 
 
 def footprint(function: Callable[[], object]) -> tuple[int, int]:
-    """Peak bytes allocated above the start, and the number of kernels, of one call."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    """Peak bytes allocated above the start, and the number of kernels, of one call, in whatever threads it works."""
+    threads = _ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, experimental_config=threads) as profiled:
         result = function()  # kept alive until the profile ends, as its memory belongs to the call
     events = sorted(walk(profiled.profiler.kineto_results.experimental_event_tree()), key=lambda e: e.start_time_ns)
     allocated = peak = 0

@@ -1,43 +1,69 @@
-"""How a round's time and memory follow the number of clients, when 20 of them take part in each.
+"""How a round's time and memory follow the numbers of clients, of those that take part, of parameters and of classes.
 
-    python -m bench.growth
+    python -m bench.growth                     all four tables
+    python -m bench.growth clients cohort      these
 
-Each size runs in a process of its own, so that its peak memory is its own.
+Each size runs in a process of its own, so that its peak memory is its own. The exponent is the slope of the line
+through the logarithms, by least squares: 0 does not grow, 1 grows in proportion.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import subprocess
 import sys
-from statistics import median
+from collections.abc import Sequence
+from math import log
+from statistics import linear_regression, median
 
-SIZES = (20, 200, 2000, 20000)
-COHORT, ROUNDS, SAMPLES = 20, 12, 20
+from pfl_fast import Experiment
+from pfl_fast.data.synthetic import synthetic
+
+ROUNDS, SAMPLES = 12, 20
+COMMON = {"clients": 20, "cohort": 20, "width": 128, "classes": 10}
+# What grows, and what is asked for so that it does; parameters of the layers in the middle grow with the square.
+AXES: dict[str, list[dict[str, int]]] = {
+    "clients": [{"clients": n} for n in (20, 200, 2000, 20000)],
+    "cohort": [{"clients": 200, "cohort": n} for n in (5, 20, 50, 100, 200)],
+    "parameters": [{"clients": 4, "cohort": 4, "width": n} for n in (230, 760, 2400, 7600)],
+    "classes": [{"classes": n} for n in (10, 30, 100, 300, 1000)],
+}
+HEADER = ("ms/round", "of it, ms", "MiB more at the peak than before round 1")
 
 
-def measure(clients: int) -> None:
-    from pfl_fast.data.synthetic import synthetic
-    from pfl_fast.experiment import Experiment
-
-    experiment = Experiment(
+def experiment_of(clients: int, cohort: int, width: int, classes: int) -> Experiment:
+    return Experiment(
         "fedcp",
-        dataset=synthetic(clients * SAMPLES, (64,), 10, kind="features"),
+        dataset=synthetic(clients * SAMPLES, (64,), classes, kind="features"),
         model="mlp",
+        model_options=(f"hidden=[{width}, {width}, 128]",),
         partition="iid",
         clients=clients,
-        join_ratio=COHORT / clients,
+        join_ratio=cohort / clients,
         rounds=ROUNDS,
         eval_clients="selected",
         eval_every=ROUNDS,
         report=lambda _: None,
     )
+
+
+def measure(clients: int, cohort: int, width: int, classes: int) -> dict:
+    """Medians over rounds but the first, which warms up, and the last, which tests the server's model on everything."""
+    experiment_of(clients=4, cohort=4, width=16, classes=10).run()  # loads what is only loaded on first use
+    experiment = experiment_of(clients, cohort, width, classes)
     before = memory("VmRSS")
-    records = list(experiment.rounds())[1:-1]  # the first warms up, the last tests the server's model on everything
+    records = list(experiment.rounds())[1:-1]
     parts = {name: median(r["seconds_by_part"][name] for r in records) for name in records[0]["seconds_by_part"]}
-    took = median(r["seconds"] for r in records)
-    touched = int(experiment.server.state.touched.sum())
-    shown = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in parts.items())
-    print(f"| {clients} | {1000 * took:.0f} | {shown} | {touched} | {memory('VmHWM') - before:.0f} |", flush=True)
+    return {
+        "clients": clients,
+        "cohort": cohort,
+        "parameters": sum(p.numel() for p in experiment.layout.client.extractor.parameters()),
+        "classes": classes,
+        "ms": 1000 * median(r["seconds"] for r in records),
+        "parts": ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in parts.items()),
+        "mib": max(memory("VmHWM") - before, 1.0),  # less is noise, and has no logarithm
+    }
 
 
 def memory(field: str) -> float:
@@ -46,13 +72,41 @@ def memory(field: str) -> float:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
 
 
-def main() -> None:
-    print(f"FedCP, MLP, {SAMPLES} samples per client, {COHORT} clients in each of {ROUNDS} rounds; medians.\n")
-    print("| clients | ms/round | of it, ms | clients ever trained | MiB more at the peak than before round 1 |")
-    print("| --- | --- | --- | --- | --- |", flush=True)
-    for size in SIZES:
-        subprocess.run([sys.executable, "-m", "bench.growth", str(size)], check=True)
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The p of ``values ~ sizes ** p``, by least squares of the logarithms.
+
+    >>> round(exponent([1, 10, 100], [3, 30, 300]), 6)
+    1.0
+    """
+    return linear_regression([log(size) for size in sizes], [log(value) for value in values]).slope
+
+
+def grow(axis: str) -> None:
+    print(f"\n| {axis} | " + " | ".join(HEADER) + " |\n| --- | --- | --- | --- |", flush=True)
+    rows = []
+    for sizes in AXES[axis]:
+        words = [sys.executable, "-m", "bench.growth", "--measure", json.dumps({**COMMON, **sizes})]
+        rows.append(json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout))
+        row = rows[-1]
+        print(f"| {row[axis]:,} | {row['ms']:.0f} | {row['parts']} | {row['mib']:.0f} |", flush=True)
+    slopes = [exponent([row[axis] for row in rows], [row[what] for row in rows]) for what in ("ms", "mib")]
+    print(f"| exponent | {slopes[0]:.2f} | | {slopes[1]:.2f} |", flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("axes", nargs="*", metavar="|".join(AXES), help="what grows; all four if none is named")
+    parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if unknown := [axis for axis in chosen.axes if axis not in AXES]:
+        parser.error(f"there is {', '.join(AXES)}, got {', '.join(unknown)}")
+    if chosen.measure:
+        print(json.dumps(measure(**chosen.measure)))
+        return
+    print(f"FedCP, MLP, {SAMPLES} samples per client, {ROUNDS} rounds; 20 clients take part, if nothing else is said.")
+    for axis in chosen.axes or AXES:
+        grow(axis)
 
 
 if __name__ == "__main__":
-    measure(int(sys.argv[1])) if len(sys.argv) > 1 else main()
+    main(sys.argv[1:])

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pfl_fast import __version__
+from pfl_fast.cli.bench import bench
 from pfl_fast.cli.data import data
 from pfl_fast.cli.datasets import datasets
 from pfl_fast.cli.doctor import doctor
@@ -25,6 +26,7 @@ Examples:
   pfl-fast datasets          the data sets known by name, and what of them is on disk
   pfl-fast data get mnist    download and prepare one
   pfl-fast doctor            what is installed, what is missing, what to do about it
+  pfl-fast bench --quick     how fast whole rounds are on this machine, from a checkout
 """
 
 
@@ -46,6 +48,7 @@ def main() -> None:
     """Personalized federated learning: every client in one process, fast, on CPU or GPU."""
 
 
+main.add_command(bench)
 main.add_command(data)
 main.add_command(datasets)
 main.add_command(doctor)

@@ -13,7 +13,7 @@ from pfl_fast.cli.data_show import show
 
 @click.group()
 def data() -> None:
-    r"""Fetch, look at, share out and exchange data sets.
+    """Fetch, look at, share out and exchange data sets.
 
     \b
     Examples:
@@ -33,7 +33,7 @@ def data() -> None:
 )
 @click.option("--size", type=click.IntRange(min=1), help="Side of the images, or number of tokens.")
 def get(name: str, data_dir: Path | None, size: int | None) -> None:
-    r"""Download the data set NAME, unless it is there, and decode it once.
+    """Download the data set NAME, unless it is there, and decode it once.
 
     A download that was interrupted is continued. A folder that already holds the files is used as it is.
 

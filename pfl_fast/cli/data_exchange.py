@@ -19,7 +19,7 @@ FORMATS = ("pfllib",)
 @click.option("--name", help="What to call it here. Default: the folder's name.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Keep it here. Default: $PFL_FAST_DATA.")
 def import_(path: Path, layout: str, name: str | None, data_dir: Path | None) -> None:
-    r"""Copy the clients of another program from the folder PATH into a data set of that name.
+    """Copy the clients of another program from the folder PATH into a data set of that name.
 
     Their files are pickles; only plain arrays are read from them, and nothing in them is executed.
 
@@ -54,7 +54,7 @@ def import_(path: Path, layout: str, name: str | None, data_dir: Path | None) ->
 def export(
     name: str, out: Path, layout: str, data_dir: Path | None, size: int | None, kind: str | None, **options: Any
 ) -> None:
-    r"""Share the data set NAME out over clients and write them to the new folder OUT as PFLlib reads them.
+    """Share the data set NAME out over clients and write them to the new folder OUT as PFLlib reads them.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from pfl_fast.errors import ConfigError, DataError
 @data_options
 @partition_options
 def partition(name: str, out: Path, data_dir: Path | None, size: int | None, kind: str | None, **options: Any) -> None:
-    r"""Share the data set NAME out over clients and save who has which samples.
+    """Share the data set NAME out over clients and save who has which samples.
 
     \b
     Examples:
@@ -37,7 +37,7 @@ def partition(name: str, out: Path, data_dir: Path | None, size: int | None, kin
 @data_options
 @partition_options
 def plot(what: str, out: Path, data_dir: Path | None, size: int | None, kind: str | None, **options: Any) -> None:
-    r"""Draw how many samples of which class each client has.
+    """Draw how many samples of which class each client has.
 
     NAME is a data set, shared out as the options say; FOLDER is a saved partition.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
 @data_options
 def show(name: str, out: Path | None, as_json: bool, data_dir: Path | None, size: int | None) -> None:
-    r"""Show the data set NAME: sizes, classes, and a sheet of samples as a PNG.
+    """Show the data set NAME: sizes, classes, and a sheet of samples as a PNG.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ from pfl_fast.paths import data_folder
     help="Look here. Default: $PFL_FAST_DATA, else the user's data folder.",
 )
 def datasets(as_json: bool, data_dir: Path | None) -> None:
-    r"""List the data sets known by name, their terms, and what of them is on disk.
+    """List the data sets known by name, their terms, and what of them is on disk.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ class Diagnosis:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
 def doctor(as_json: bool) -> None:
-    r"""Say what is installed, what is missing and what to do about it.
+    """Say what is installed, what is missing and what to do about it.
 
     Exits with 0 when training can work, with 1 when it cannot.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
 @click.option("--fidelity", is_flag=True, help="Print docs/fidelity.md: how each paper is read, and what checks it.")
 def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
-    r"""List the methods by kind, or say everything about one: formulas, parts, cost, readings, options, presets.
+    """List the methods by kind, or say everything about one: formulas, parts, cost, readings, options, presets.
 
     \b
     Examples:

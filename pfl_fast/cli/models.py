@@ -29,7 +29,7 @@ class Row:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
 def models(as_json: bool) -> None:
-    r"""List the models, with feature width and parameters for a typical input.
+    """List the models, with feature width and parameters for a typical input.
 
     A model of your own is named as package.module:attribute, together with its head.
 

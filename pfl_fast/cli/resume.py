@@ -36,7 +36,7 @@ class ResumeCommand(GroupedCommand):
 @setting_options(CHANGEABLE)
 @click.option("--quiet", is_flag=True, help="print nothing but the outcome, in one line")
 def resume(run: Path, quiet: bool, **values: Any) -> None:
-    r"""Go on with the run in folder RUN from its newest good checkpoint, to the same end to the bit.
+    """Go on with the run in folder RUN from its newest good checkpoint, to the same end to the bit.
 
     Only what does not change results can be changed, and rounds can be added.
 

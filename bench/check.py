@@ -1,0 +1,106 @@
+"""Whether the library has lost speed on this machine, against what it is compared with: ratios only, never seconds.
+
+    python -m bench.check             measures, and compares with what was recorded for this machine
+    python -m bench.check --record    records it, to be compared with from then on
+
+A few operators against what trainers do today, and whole rounds against the yardstick with few samples per client.
+Exits with 1 if a ratio is more than 25 % below the recorded one, and with 2 if nothing was recorded for this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import machine as here
+from bench.end_to_end.cases import CASES
+from bench.end_to_end.measure import compare
+from bench.end_to_end.results import results_file, write
+
+LOSS = 0.25
+ROUNDS = ("fedcp-mnist", "fedavg-mnist")
+# By race: its test, and the candidate that the native operator is compared with.
+RACES = {
+    "aggregate_state_dicts": ("test_aggregate.py", "state-dict loop"),
+    "cpn_route_forward_and_backward[20 clients]": ("test_cpn_route.py", "reference"),
+    "gumbel_mask_forward_and_backward[(64,4096)-False]": ("test_gumbel_mask.py", "eager, torch.rand noise"),
+    "sgd_with_a_pull": ("test_sgd.py", "explicit gradient, foreach=True"),
+    "take_normalized[20x10_of_32x32x3]": ("test_take_normalized.py", "indexing, float, normalise"),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="record instead of comparing")
+    parser.add_argument("--repetitions", type=int, default=5, help="rounds of each side, besides a first one (5)")
+    parser.add_argument("--data-dir", type=Path, help="folder with data sets")
+    chosen = parser.parse_args(arguments)
+    file = results_file()
+    results = json.loads(file.read_text()) if file.exists() else {"machine": here.machine()}
+    if not chosen.record and "check" not in results:
+        print(
+            f"there is nothing to compare with for this machine, {here.slug()}; on a checkout known to be good, "
+            f"python -m bench.check --record writes it to {file}"
+        )
+        return 2
+    measured = {**operator_ratios(), **round_ratios(chosen.repetitions, chosen.data_dir)}
+    if chosen.record:
+        results["check"] = {"commit": here.commit(), "ratios": measured}
+        write(file, results)
+        print(f"recorded {len(measured)} ratios in {file}")
+        return 0
+    recorded = results["check"]["ratios"]
+    print("\n".join(table(recorded, measured)))
+    problems = losses(recorded, measured)
+    print("\n".join(problems) or f"no ratio has lost more than {LOSS:.0%} since commit {results['check']['commit']}")
+    return 1 if problems else 0
+
+
+def losses(recorded: Mapping[str, float], measured: Mapping[str, float], most: float = LOSS) -> list[str]:
+    """A line for every ratio that lost more than its share, or that is no longer measured; new ones are fine.
+
+    >>> losses({"a": 4.0, "b": 2.0}, {"a": 2.9, "b": 1.6, "c": 0.1})
+    ['a: 2.90 times as fast, recorded 4.00: 28% lost, at most 25% may be']
+    """
+    problems = []
+    for name, before in recorded.items():
+        if name not in measured:
+            problems.append(f"{name}: recorded {before:.2f}, but not measured any more; --record what is measured now")
+        elif measured[name] < (1 - most) * before:
+            lost = 1 - measured[name] / before
+            shown = f"{measured[name]:.2f} times as fast, recorded {before:.2f}"
+            problems.append(f"{name}: {shown}: {lost:.0%} lost, at most {most:.0%} may be")
+    return problems
+
+
+def table(recorded: Mapping[str, float], measured: Mapping[str, float]) -> list[str]:
+    lines = [f"{'times as fast':80}{'recorded':>10}{'now':>10}"]
+    for name in dict.fromkeys([*recorded, *measured]):
+        cells = (f"{values[name]:.2f}" if name in values else "-" for values in (recorded, measured))
+        lines.append(f"{name:80}" + "".join(f"{cell:>10}" for cell in cells))
+    return lines
+
+
+def operator_ratios() -> dict[str, float]:
+    """Some of what ``make bench`` measures."""
+    tests = [f"bench/{file}::test_{race}" for race, (file, _) in RACES.items()]
+    with TemporaryDirectory() as folder:
+        found = Path(folder) / "ratios.json"
+        words = [sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--ratios-json", str(found), *tests]
+        subprocess.run(words, check=True, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL)
+        ratios = json.loads(found.read_text())
+    return {f"{race} / {candidate}": ratios[race][candidate] for race, (_, candidate) in RACES.items()}
+
+
+def round_ratios(repetitions: int, folder: Path | None) -> dict[str, float]:
+    """Whole rounds, few samples per client."""
+    return {f"{name}, quick": compare(CASES[name].quick(), repetitions, folder)["ratio"][0] for name in ROUNDS}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

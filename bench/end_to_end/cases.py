@@ -1,0 +1,101 @@
+"""What is measured: methods on data of the papers' shapes, with the papers' models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pfl_fast import Experiment
+from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.prepare import load
+
+BETA, TESTS_PER_SAMPLE = 0.1, 1 / 3  # as many tests as of a whole client, 75 to 25
+QUICK = 200  # training samples of a client at most
+QUICK_LR = 0.02  # for the CNN, four times the papers', so that a few rounds of them show that both sides learn
+STAND_IN = {"mnist": 70_000, "cifar10": 60_000}  # as many as there really are
+ROUNDS = 1000  # more than are ever run
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison.
+
+    Attributes:
+        method: by its name.
+        dataset: real if it is found, otherwise generated in its shape.
+        goal: how many times as fast as the yardstick.
+        model: by its name, with ``model_options``.
+        clients: how many; all take part in every round.
+        batch_size: of training.
+        most: training samples of a client at most; None: all it has.
+        lr: learning rate; None: the method's own for the model.
+    """
+
+    method: str
+    dataset: str
+    goal: float = 1.0
+    model: str = "cnn"
+    model_options: tuple[str, ...] = ()
+    clients: int = 20
+    batch_size: int = 10
+    most: int | None = None
+    lr: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.dataset}"
+
+    def quick(self) -> Case:
+        """The same with few samples per client."""
+        return replace(self, most=min(self.most or QUICK, QUICK), lr=QUICK_LR if self.model == "cnn" else self.lr)
+
+
+# FedPick's 4096 features, with DomainNet's numbers of clients and samples.
+PICK = {"model": "mlp", "model_options": ("hidden=[4096]",), "clients": 6, "batch_size": 64, "most": 500}
+CASES = {
+    case.name: case
+    for case in (
+        Case("fedcp", "mnist", goal=3.0),
+        Case("fedavg", "mnist", goal=2.0),
+        Case("fedcp", "cifar10"),
+        Case("fedavg", "cifar10"),
+        Case("fedper", "mnist"),
+        Case("fedafk", "mnist"),
+        Case("fedios", "mnist"),
+        Case("fedpick", "mnist", goal=2.5, **PICK),
+    )
+}
+
+
+def dataset_of(case: Case, folder: Path | None) -> Dataset:
+    return load(
+        case.dataset, folder=folder, download=False, stand_in_samples=STAND_IN[case.dataset], report=lambda _: None
+    )
+
+
+def experiment_of(case: Case, folder: Path | None = None, **settings: Any) -> Experiment:
+    """The library's side, tested once per round, as the yardstick is."""
+    dataset = dataset_of(case, folder)
+    values: dict[str, Any] = {"eval_at": "after_agg", "rounds": ROUNDS, "report": lambda _: None, **settings}
+    if case.lr is not None:
+        values["lr"] = case.lr
+    return Experiment(
+        case.method,
+        dataset=dataset,
+        partition=partition_of(case, dataset),
+        model=case.model,
+        model_options=case.model_options,
+        batch_size=case.batch_size,
+        **values,
+    )
+
+
+def partition_of(case: Case, dataset: Dataset) -> Partition:
+    whole = make_partition(dataset, "dirichlet", clients=case.clients, beta=BETA, batch_size=case.batch_size)
+    if case.most is None:
+        return whole
+    tests = max(1, round(case.most * TESTS_PER_SAMPLE))
+    train, test = tuple(i[: case.most] for i in whole.train), tuple(i[:tests] for i in whole.test)
+    return replace(whole, train=train, test=test)

@@ -1,0 +1,226 @@
+"""Both sides in turns: seconds and ratios, what they were spent on, memory, arithmetic, and operators per step."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.end_to_end.cases import Case, experiment_of
+from bench.end_to_end.twin import client_of, twin
+from bench.footprint import footprint
+from bench.growth import memory
+from bench.yardstick import Server
+from pfl_fast import Experiment
+from pfl_fast.data.synthetic import synthetic
+
+YARDSTICK, OURS = SIDES = ("yardstick", "ours")
+PARTS = ("data", "local", "aggregate", "send", "evaluate")
+
+
+def spread(values: Sequence[float]) -> list[float]:
+    """Median, 20 % and 80 % quantiles."""
+    cuts = statistics.quantiles(values, n=5, method="inclusive") if len(values) > 1 else [values[0]] * 4
+    return [statistics.median(values), cuts[0], cuts[-1]]
+
+
+def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
+    """Rounds of both sides in turns, the first of each not counted; from the same initial model on the same samples."""
+    experiment = experiment_of(case, folder)
+    server = twin(experiment)
+    flops = flops_per_sample(case, experiment) * int(experiment.data.train_sizes.sum())
+    rounds, executor = experiment.rounds(), experiment.server.executor.kind
+    records: dict[str, list[dict]] = {side: [] for side in SIDES}
+    for _ in range(1 + repetitions):
+        records[YARDSTICK].append(timed(server.round))
+        records[OURS].append(timed(lambda: next(rounds)))
+    rounds.close()
+    experiment.close()
+    last = {side: values[-1] for side, values in records.items()}
+    counted = {side: values[1:] for side, values in records.items()}
+    wall = {side: [record["wall"] for record in values] for side, values in counted.items()}
+    parts = {side: median_parts(values) for side, values in counted.items()}
+    samples = int(experiment.data.train_sizes.sum())
+    return {
+        "data": experiment.dataset.source,
+        "clients": experiment.data.clients,
+        "samples": samples,
+        "tests": int(experiment.data.test_sizes.sum()),
+        "parameters": sum(value.numel() for value in server.averages),
+        "executor": executor,
+        "rounds": 1 + repetitions,
+        "seconds": {side: spread(values) for side, values in wall.items()},
+        "ratio": spread([a / b for a, b in zip(wall[YARDSTICK], wall[OURS], strict=True)]),
+        "goal": case.goal,
+        "parts": parts,
+        "samples_per_second": {side: samples / training(parts[side]) for side in SIDES},
+        "gflops": {side: flops / training(parts[side]) / 1e9 for side in SIDES},
+        "accuracy": {YARDSTICK: last[YARDSTICK]["accuracy"], OURS: last[OURS]["test_accuracy_after_agg"]},
+        "auc": {YARDSTICK: last[YARDSTICK]["auc"], OURS: last[OURS]["test_auc"]},
+    }
+
+
+def timed(run: Callable[[], dict]) -> dict:
+    """A round's record with the seconds it took on the wall's clock."""
+    begin = perf_counter()
+    record = run()
+    return {**record, "wall": perf_counter() - begin}
+
+
+def median_parts(records: Sequence[dict]) -> dict[str, float]:
+    return {part: statistics.median(record["seconds_by_part"][part] for record in records) for part in PARTS}
+
+
+def training(parts: dict[str, float]) -> float:
+    return parts["data"] + parts["local"]
+
+
+def flops_per_sample(case: Case, experiment: Experiment) -> float:
+    """Of local training, forward and backward: matrix products and convolutions in the yardstick's step."""
+    client = client_of(experiment, 0)
+    x, y = experiment.data.take(experiment.data.indices("train", 0)[: case.batch_size])
+    with FlopCounterMode(display=False) as counter:
+        client.fit([(x.contiguous(), y)], lr=0.0, momentum=0.0)
+    return counter.get_total_flops() / len(y)
+
+
+# Memory
+
+
+def peak_memory(case: Case, quick: bool, folder: Path | None) -> dict[str, float]:
+    """MiB that one round takes at most beyond the program itself, each side in a process of its own."""
+    options = [*(["--quick"] if quick else []), *(["--data-dir", str(folder)] if folder else [])]
+    peaks = {}
+    for side in SIDES:
+        words = [sys.executable, "-m", "bench.end_to_end", "--peak", side, "--cases", case.name, *options]
+        peaks[side] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    return peaks
+
+
+def one_round(case: Case, side: str, folder: Path | None) -> float:
+    """MiB at the peak of one round of one side, beyond what the process had before."""
+    before = memory("VmRSS")
+    experiment = experiment_of(case, folder)
+    if side == OURS:
+        next(experiment.rounds())
+    else:
+        server = twin(experiment)
+        del experiment
+        server.round()
+    return memory("VmHWM") - before
+
+
+# Operators
+
+STEPS = (20, 40)  # what is computed once for many batches counts with its share
+FEW = 2
+
+
+def dispatches(case: Case) -> dict[str, float]:
+    """Operators that would be launches on a GPU, per client and step: those of more steps less those of fewer."""
+    few, many = (kernels_by_steps(case, steps) for steps in STEPS)
+    return {name: (many[name] - few[name]) / (STEPS[1] - STEPS[0]) for name in few}
+
+
+def kernels_by_steps(case: Case, steps: int) -> dict[str, float]:
+    """Operators per client in a local training of so many batches."""
+    # One client's operators do not depend on how many there are, but in a stack.
+    counts = {YARDSTICK: footprint(twin(equal_clients(case, FEW, steps)).train)[1] / FEW}
+    for executor in ("sequential", "threads", "batched"):
+        clients = case.clients if executor == "batched" else FEW
+        experiment = equal_clients(case, clients, steps, executor=executor)
+        counts[executor] = local_kernels(experiment) / clients
+        experiment.close()
+    return counts
+
+
+def equal_clients(case: Case, clients: int, steps: int, **settings: object) -> Experiment:
+    """Clients with so many full batches each, of generated images."""
+    count = clients * steps * case.batch_size
+    return Experiment(
+        case.method,
+        dataset=synthetic(count + clients, (1, 28, 28), 10),
+        partition="iid",
+        test_fraction=clients / (count + clients),
+        clients=clients,
+        model=case.model,
+        model_options=case.model_options,
+        batch_size=case.batch_size,
+        rounds=1,
+        report=lambda _: None,
+        **settings,
+    )
+
+
+def local_kernels(experiment: Experiment) -> int:
+    server = experiment.server
+    return footprint(lambda: server.train(server.cohort(1), 1))[1]
+
+
+# The exchange
+
+CLIENTS, CLASSES, SHAPE = 20, 200, (3, 64, 64)  # the 4-layer CNN for Tiny-ImageNet: 5.7 million parameters
+
+
+def exchange(repetitions: int) -> dict:
+    """Average and broadcast of 20 clients with 5.7 million parameters each, in real rounds of one small batch.
+
+    The yardstick averages into the server's tensors and clones them into every client. The library averages the uploads
+    and lends the result to all clients, each of which copies it to where it trains: ``load`` is that copy for all of
+    them, which a round counts as local training, and which belongs to the broadcast here. The copies of uploads, which
+    the yardstick does without, stay with local training: whole rounds show them.
+    """
+    experiment = Experiment(
+        "fedavg",
+        dataset=synthetic(CLIENTS * 4, SHAPE, CLASSES),
+        partition="iid",
+        clients=CLIENTS,
+        model="cnn",
+        rounds=1 + repetitions,
+        eval_at="after_agg",
+        report=lambda _: None,
+    )
+    server = twin(experiment)
+    taken: dict[str, list[float]] = {YARDSTICK: [], OURS: [], "load": []}
+    for record in islice(experiment.rounds(), 1 + repetitions):
+        load = seconds_of_loading(experiment)
+        taken[YARDSTICK].append(exchange_seconds(server))
+        parts = record["seconds_by_part"]
+        taken["load"].append(load)
+        taken[OURS].append(parts["aggregate"] + parts["send"] + load)
+    experiment.close()
+    taken = {name: values[1:] for name, values in taken.items()}
+    uploaded = CLIENTS * sum(value.nbytes for value in server.averages)
+    return {
+        "parameters": sum(value.numel() for value in server.averages),
+        "seconds": {name: spread(values) for name, values in taken.items()},
+        "ratio": spread([a / b for a, b in zip(taken[YARDSTICK], taken[OURS], strict=True)]),
+        "goal": 8.0,
+        # Every upload is read, and every client's copy written, at least once.
+        "gbs": {side: 2 * uploaded / statistics.median(taken[side]) / 1e9 for side in SIDES},
+    }
+
+
+def exchange_seconds(server: Server) -> float:
+    server.train()
+    begin = perf_counter()
+    server.aggregate()
+    server.send()
+    return perf_counter() - begin
+
+
+def seconds_of_loading(experiment: Experiment) -> float:
+    """All clients' copies of what they received into where they train, as the executor does it."""
+    server = experiment.server
+    begin = perf_counter()
+    views = {client: server.state.view(client, server.tensors) for client in range(experiment.data.clients)}
+    for _ in server.executor.run(list(views), lambda worker, client: worker.load([views[client]], False)):
+        pass
+    return perf_counter() - begin

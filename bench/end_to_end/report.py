@@ -1,0 +1,165 @@
+"""What was measured, as a page for a terminal and as a table for the README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.end_to_end.measure import OURS, PARTS, YARDSTICK
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCK = re.compile(r"(<!-- bench-e2e -->\n).*?(<!-- /bench-e2e -->)", re.DOTALL)
+DISPATCH_GOAL = 15.0
+HEADER = (
+    "method, data",
+    "yardstick, s/round",
+    "pfl-fast, s/round",
+    "times as fast (20 to 80 %)",
+    "goal",
+    "accuracy, both",
+    "samples/s, both",
+    "GFLOP/s, both",
+    "peak MiB, both",
+)
+
+
+def verdict(reached: float, goal: float) -> str:
+    return f"{'reached' if reached >= goal else 'MISSED'} (>= {goal:g})"
+
+
+def goals(result: dict) -> Iterator[tuple[str, float, float]]:
+    """What, how many times as fast or fewer, and how many it should be."""
+    for name, case in result["cases"].items():
+        yield name, case["ratio"][0], case["goal"]
+    if "exchange" in result:
+        yield "aggregation and broadcast", result["exchange"]["ratio"][0], result["exchange"]["goal"]
+    for name, counts in result.get("dispatches", {}).items():
+        yield f"{name}: operators of a batched step", counts[YARDSTICK] / counts["batched"], DISPATCH_GOAL
+
+
+def page(mode: str, stored: dict) -> str:
+    """Everything, for a terminal."""
+    machine, result = stored["machine"], stored[mode]
+    peaks = result["peaks"]
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, CPU kernels {machine['kernels']}, "
+        f"commit {result['commit']}, {mode}",
+        f"matrix product {peaks['gemm_gflops']:.0f} GFLOP/s, read {peaks['read_gbs']:.1f} GB/s, copy "
+        f"{peaks['copy_gbs']:.1f} GB/s (of the bytes copied)",
+    ]
+    lines += [f"BUSY: {result['warning']}"] if result.get("warning") else []
+    for name, case in result["cases"].items():
+        lines += ["", *case_lines(name, case, peaks)]
+    lines += ["", *exchange_lines(result, peaks), *dispatch_lines(result), "", "goals"]
+    lines += [f"  {name:45} {reached:7.2f}  {verdict(reached, goal)}" for name, reached, goal in goals(result)]
+    return "\n".join(lines)
+
+
+def case_lines(name: str, case: dict, peaks: dict) -> list[str]:
+    ratio = case["ratio"]
+    lines = [
+        f"{name} ({case['data']}): {case['clients']} clients, {case['samples']:,} training and {case['tests']:,} test "
+        f"samples, {case['parameters']:,} parameters averaged; {ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f}) times "
+        f"as fast as the yardstick, {verdict(ratio[0], case['goal'])}",
+        f"  {'':12}{'s/round':>20}" + "".join(f"{part:>11}" for part in PARTS),
+    ]
+    for side in (YARDSTICK, OURS):
+        median, low, high = case["seconds"][side]
+        shown = f"{median:.2f} ({low:.2f}-{high:.2f})"
+        parts = "".join(f"{case['parts'][side][part]:>11.3f}" for part in PARTS)
+        share = 100 * case["gflops"][side] / peaks["gemm_gflops"]
+        moved = 8 * case["clients"] * case["parameters"] / 1e9
+        exchange = case["parts"][side]["aggregate"] + case["parts"][side]["send"]
+        memory = f", peak {case['peak_mib'][side]:.0f} MiB" if "peak_mib" in case else ""
+        lines.append(f"  {side:12}{shown:>20}{parts}")
+        lines.append(
+            f"  {'':12}{case['samples_per_second'][side]:.0f} samples/s, {case['gflops'][side]:.1f} GFLOP/s "
+            f"({share:.0f} % of the matrix product), exchange {moved / exchange:.1f} GB/s, accuracy "
+            f"{case['accuracy'][side]:.4f} after {case['rounds']} rounds, AUC {case['auc'][side]:.4f}{memory}"
+        )
+    return lines
+
+
+def exchange_lines(result: dict, peaks: dict) -> list[str]:
+    if "exchange" not in result:
+        return []
+    exchange = result["exchange"]
+    times = {name: 1e3 * values[0] for name, values in exchange["seconds"].items()}
+    ratio, rates = exchange["ratio"], exchange["gbs"]
+    return [
+        f"aggregation and broadcast, 20 clients of {exchange['parameters']:,} parameters: yardstick "
+        f"{times[YARDSTICK]:.1f} ms, ours {times[OURS]:.1f} ms, of it {times['load']:.1f} ms clients' own copies; "
+        f"{ratio[0]:.1f} ({ratio[1]:.1f} to {ratio[2]:.1f}) times as fast; one read and one write of every client's "
+        f"parameters: {rates[YARDSTICK]:.1f} and {rates[OURS]:.1f} GB/s, plain copy {2 * peaks['copy_gbs']:.1f}"
+    ]
+
+
+def dispatch_lines(result: dict) -> list[str]:
+    lines = ["operators per client and step, each a launch on a GPU"] if result.get("dispatches") else []
+    for name, counts in result.get("dispatches", {}).items():
+        lines.append(f"  {name}: " + ", ".join(f"{kind} {count:.1f}" for kind, count in counts.items()))
+    return lines
+
+
+def table(stored: dict) -> str:
+    """Markdown for the README: of whole data sets if they were measured, else of few samples per client."""
+    mode = "full" if "full" in stored else "quick"
+    machine, result = stored["machine"], stored[mode]
+    peaks = result["peaks"]
+    few = "" if mode == "full" else ", at most 200 samples per client (`--quick`)"
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, commit {result['commit']}{few}. "
+        f"In the same run a matrix product made {peaks['gemm_gflops']:.0f} GFLOP/s.",
+        "",
+        "| " + " | ".join(HEADER) + " |",
+        "| " + " | ".join(["---"] * len(HEADER)) + " |",
+    ]
+    lines[0] += f" When it began, {result['warning']}." if result.get("warning") else ""
+    for name, case in result["cases"].items():
+        lines.append("| " + " | ".join(cells(name, case)) + " |")
+    return "\n".join([*lines, "", *sentences(result)]) + "\n"
+
+
+def cells(name: str, case: dict) -> list[str]:
+    def both(values: dict, form: str) -> str:
+        return " / ".join(format(values[side], form) for side in (YARDSTICK, OURS))
+
+    ratio = case["ratio"]
+    method, _, data = name.partition("-")
+    return [
+        f"{method}, {data} ({case['data']})",
+        f"{case['seconds'][YARDSTICK][0]:.2f}",
+        f"{case['seconds'][OURS][0]:.2f}",
+        f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})",
+        verdict(ratio[0], case["goal"]),
+        both(case["accuracy"], ".3f"),
+        both(case["samples_per_second"], ".0f"),
+        both(case["gflops"], ".0f"),
+        both(case["peak_mib"], ".0f") if "peak_mib" in case else "-",
+    ]
+
+
+def sentences(result: dict) -> list[str]:
+    lines = []
+    if "exchange" in result:
+        ratio, goal = result["exchange"]["ratio"], result["exchange"]["goal"]
+        lines.append(
+            f"Aggregation and broadcast of 20 clients of {result['exchange']['parameters'] / 1e6:.1f} M parameters: "
+            f"{ratio[0]:.1f} times as fast ({ratio[1]:.1f} to {ratio[2]:.1f}), {verdict(ratio[0], goal)}."
+        )
+    for name, counts in result.get("dispatches", {}).items():
+        fewer = counts[YARDSTICK] / counts["batched"]
+        shown = ", ".join(f"{kind} {count:.1f}" for kind, count in counts.items())
+        lines.append(
+            f"Operators per client and step of {name.partition('-')[0]}, each a launch on a GPU: {shown}; batched "
+            f"{fewer:.0f} times fewer, {verdict(fewer, DISPATCH_GOAL)}."
+        )
+    return lines
+
+
+def update_readme(text: str, block: str) -> str:
+    """The README's text with another block between the marks."""
+    if not BLOCK.search(text):
+        raise ValueError("README.md must have a block from <!-- bench-e2e --> to <!-- /bench-e2e -->; there is none")
+    return BLOCK.sub(lambda match: f"{match[1]}{block}{match[2]}", text)

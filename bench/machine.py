@@ -1,0 +1,76 @@
+"""Where it was measured, and what that machine can do at most."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from pfl_fast import ops
+
+SIDE, VALUES, TRIES = 2048, 50_000_000, 7
+
+
+def machine() -> dict[str, object]:
+    return {
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "kernels": torch.ops.pfl_fast.cpu_capability() if ops.NATIVE.available else "reference",
+    }
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def slug() -> str:
+    """The name of this machine's file: ``amd-epyc-2``."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{processor() or 'cpu'} {os.cpu_count()}".lower()).strip("-")
+
+
+def busy() -> str | None:
+    """A warning if others use the machine: a step that is split over cores waits for the slowest."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < cores / 4:
+        return None
+    return f"the load is {load:.1f} on {cores} cores: whoever splits a step over all cores, the yardstick, looks slower"
+
+
+def commit() -> str:
+    """The checkout's, with a mark if something in it was changed since."""
+    root = Path(__file__).parents[1]
+    words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def peaks(known: Mapping[str, float]) -> dict[str, float]:
+    """The best of several tries, with all cores: GFLOP/s of a matrix product, GB/s of a read and of a copy.
+
+    Whatever is ``known`` to be better stays: others may use the machine as well.
+    """
+    a, b, c = (torch.randn(SIDE, SIDE) for _ in range(3))
+    source, target = torch.ones(VALUES), torch.empty(VALUES)
+    found = {
+        "gemm_gflops": 2 * SIDE**3 / best(lambda: torch.mm(a, b, out=c)) / 1e9,
+        "read_gbs": source.nbytes / best(source.sum) / 1e9,
+        "copy_gbs": source.nbytes / best(lambda: target.copy_(source)) / 1e9,
+    }
+    return {name: max(value, known.get(name, 0.0)) for name, value in found.items()}
+
+
+def best(function: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(TRIES):
+        begin = perf_counter()
+        function()
+        seconds.append(perf_counter() - begin)
+    return min(seconds)

@@ -1,0 +1,3 @@
+from tests.engine.conftest import one_core
+
+__all__ = ["one_core"]

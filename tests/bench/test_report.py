@@ -1,0 +1,181 @@
+"""What is written about measurements: tables, goals, the README's block, losses."""
+
+import json
+from copy import deepcopy
+
+import pytest
+
+from bench import check, growth
+from bench import machine as here
+from bench.end_to_end import __main__ as command
+from bench.end_to_end import report, results
+from bench.end_to_end.measure import spread
+
+
+def both(yardstick, ours):
+    return {"yardstick": yardstick, "ours": ours}
+
+
+PARTS = {"data": 0.1, "local": 1.0, "aggregate": 0.25, "send": 0.25, "evaluate": 0.5}
+CASE = {
+    "data": "real",
+    "clients": 20,
+    "samples": 4000,
+    "tests": 1300,
+    "parameters": 582026,
+    "executor": "threads",
+    "rounds": 6,
+    "seconds": both([4.0, 3.5, 4.5], [1.25, 1.0, 1.5]),
+    "ratio": [3.2, 3.0, 3.4],
+    "goal": 3.0,
+    "parts": both(PARTS, PARTS),
+    "samples_per_second": both(1000.0, 3200.0),
+    "gflops": both(40.0, 128.0),
+    "accuracy": both(0.75, 0.76),
+    "auc": both(0.9, 0.91),
+    "peak_mib": both(300.0, 200.0),
+}
+RESULT = {
+    "commit": "abc1234",
+    "warning": None,
+    "peaks": {"gemm_gflops": 160.0, "read_gbs": 30.0, "copy_gbs": 15.0},
+    "cases": {"fedcp-mnist": CASE, "fedavg-mnist": {**CASE, "ratio": [1.5, 1.4, 1.6], "goal": 2.0}},
+    "exchange": {
+        "parameters": 5694600,
+        "seconds": {**both([0.2, 0.2, 0.2], [0.02, 0.02, 0.02]), "load": [0.01, 0.01, 0.01]},
+        "ratio": [10.0, 9.0, 11.0],
+        "goal": 8.0,
+        "gbs": both(4.0, 40.0),
+    },
+    "dispatches": {"fedcp-mnist": {"yardstick": 200.0, "sequential": 60.0, "threads": 60.0, "batched": 8.0}},
+}
+STORED = {"machine": {"cpu": "Some CPU", "cores": 2, "torch": "2.15", "kernels": "avx2"}, "full": RESULT}
+
+
+def test_goals_are_reached_or_missed():
+    found = {name: report.verdict(reached, goal) for name, reached, goal in report.goals(RESULT)}
+    assert found == {
+        "fedcp-mnist": "reached (>= 3)",
+        "fedavg-mnist": "MISSED (>= 2)",
+        "aggregation and broadcast": "reached (>= 8)",
+        "fedcp-mnist: operators of a batched step": "reached (>= 15)",
+    }
+
+
+def test_the_page_shares_out_the_machine():
+    page = report.page("full", STORED)
+    assert "Some CPU, 2 cores, torch 2.15, CPU kernels avx2, commit abc1234, full" in page
+    assert "128.0 GFLOP/s (80 % of the matrix product)" in page
+    assert "BUSY" not in page
+    busy = deepcopy(STORED)
+    busy["full"]["warning"] = "the load is 3.0"
+    assert "BUSY: the load is 3.0" in report.page("full", busy)
+
+
+def test_the_table_has_a_row_per_case():
+    table = report.table(STORED)
+    rows = [line for line in table.splitlines() if line.startswith("| fed")]
+    assert [row.count("|") for row in rows] == [len(report.HEADER) + 1] * 2
+    assert "| 4.00 | 1.25 | 3.20 (3.00 to 3.40) | reached (>= 3) | 0.750 / 0.760 |" in rows[0]
+    assert "--quick" not in table
+    assert "--quick" in report.table({"machine": STORED["machine"], "quick": RESULT})
+
+
+def test_the_readme_keeps_everything_but_the_block():
+    readme = "before\n<!-- bench-e2e -->\nold | table\n<!-- /bench-e2e -->\nafter\n"
+    once = report.update_readme(readme, "new\n")
+    assert once == "before\n<!-- bench-e2e -->\nnew\n<!-- /bench-e2e -->\nafter\n"
+    assert report.update_readme(once, "new\n") == once
+    with pytest.raises(ValueError, match="must have a block"):
+        report.update_readme("nothing", "new\n")
+
+
+def test_the_readme_has_the_block():
+    assert report.BLOCK.search(report.README.read_text())
+
+
+def test_committed_results_make_tables():
+    for file in report.README.parent.glob("bench/end_to_end/*.json"):
+        assert report.table(json.loads(file.read_text())).startswith(json.loads(file.read_text())["machine"]["cpu"])
+
+
+def test_results_are_kept_with_six_digits(tmp_path):
+    file = tmp_path / "machine.json"
+    results.write(file, {"a": [1.23456789, 2], "b": {"c": "text", "d": None}})
+    assert results.stored(file) == {"a": [1.23457, 2], "b": {"c": "text", "d": None}}
+
+
+def test_a_table_needs_results(tmp_path):
+    with pytest.raises(SystemExit, match=r"python -m bench\.end_to_end makes them"):
+        command.main(["--table", "--out", str(tmp_path / "none.json")])
+
+
+def test_spread_is_median_and_quantiles():
+    assert spread([3.0]) == [3.0, 3.0, 3.0]
+    assert spread([0.0, 10.0, 20.0, 30.0, 40.0, 50.0]) == [25.0, 10.0, 40.0]
+
+
+def test_the_machine_has_a_file_of_its_own(monkeypatch):
+    monkeypatch.setattr(here, "processor", lambda: "AMD EPYC(tm) 7B13 @ 2.2GHz")
+    monkeypatch.setattr(here.os, "cpu_count", lambda: 8)
+    assert here.slug() == "amd-epyc-tm-7b13-2-2ghz-8"
+
+
+@pytest.mark.parametrize(("load", "warns"), [(0.2, False), (1.5, True)])
+def test_a_busy_machine_is_noticed(monkeypatch, load, warns):
+    monkeypatch.setattr(here.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(here.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert bool(here.busy()) == warns
+
+
+RECORDED = {"aggregate / loop": 20.0, "fedcp-mnist, quick": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("measured", "lost"),
+    [
+        ({"aggregate / loop": 20.0, "fedcp-mnist, quick": 4.0}, []),
+        ({"aggregate / loop": 15.0, "fedcp-mnist, quick": 3.0}, []),  # exactly a quarter
+        ({"aggregate / loop": 14.9, "fedcp-mnist, quick": 8.0}, ["aggregate / loop"]),
+        ({"aggregate / loop": 1.0, "fedcp-mnist, quick": 1.0, "new": 0.1}, list(RECORDED)),
+        ({"aggregate / loop": 20.0}, ["fedcp-mnist, quick"]),  # no longer measured
+    ],
+)
+def test_losses_beyond_a_quarter_are_named(measured, lost):
+    assert [problem.split(":")[0] for problem in check.losses(RECORDED, measured)] == lost
+
+
+@pytest.fixture
+def checked(monkeypatch, tmp_path):
+    """Runs the check with ratios that are given, not measured, and a results file of its own."""
+    monkeypatch.setattr(check, "results_file", lambda: tmp_path / "machine.json")
+
+    def run(ratio, *words):
+        monkeypatch.setattr(check, "operator_ratios", lambda: {"aggregate / loop": ratio})
+        monkeypatch.setattr(check, "round_ratios", lambda *_: {"fedcp-mnist, quick": 4.0})
+        return check.main(words)
+
+    return run
+
+
+def test_the_check_compares_with_what_was_recorded(checked, capsys):
+    assert checked(20.0) == 2
+    assert "python -m bench.check --record" in capsys.readouterr().out
+    assert checked(20.0, "--record") == 0
+    assert checked(16.0) == 0
+    assert "no ratio has lost" in capsys.readouterr().out
+    assert checked(10.0) == 1
+    assert "aggregate / loop: 10.00 times as fast, recorded 20.00: 50% lost" in capsys.readouterr().out
+
+
+def test_recording_keeps_other_results(checked, tmp_path):
+    (tmp_path / "machine.json").write_text(json.dumps(STORED))
+    assert checked(20.0, "--record") == 0
+    after = json.loads((tmp_path / "machine.json").read_text())
+    assert after["full"] == STORED["full"]
+    assert after["check"]["ratios"] == {"aggregate / loop": 20.0, "fedcp-mnist, quick": 4.0}
+
+
+def test_exponents_are_slopes_of_logarithms():
+    assert growth.exponent([20, 200, 2000], [5.0, 5.0, 5.0]) == pytest.approx(0)
+    assert growth.exponent([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2)

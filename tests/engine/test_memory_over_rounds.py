@@ -1,0 +1,48 @@
+"""Memory is flat over rounds: what a round takes, it gives back."""
+
+import statistics
+
+import pytest
+from torch import nn
+
+from pfl_fast.engine.memory import resident
+from pfl_fast.models import Backbone
+from tests.engine import toys
+
+ROUNDS, FIRST = 300, 100  # those up to FIRST warm up
+WIDTH = 4096
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("one_core"),
+    pytest.mark.skipif(resident() == 0, reason="the system does not say how much memory a process has"),
+]
+
+
+def wide():
+    """Quick to train, yet large enough, 160 KiB, that one copy more in every round is seen."""
+    return Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, WIDTH), nn.ReLU()), nn.Linear(WIDTH, toys.CLASSES), WIDTH)
+
+
+def copies_per_round(executor, kept=None):
+    """How much more memory there is after every round, in copies of a client's model; ``kept`` keeps one on purpose."""
+    workers = 2 if executor == "threads" else 0
+    values = {"model": wide(), "dtype": "float32", "rounds": ROUNDS, "lr": 0.001, "eval_every": 10}
+    experiment = toys.experiment("fedper", executor=executor, workers=workers, **values)
+    seen = []
+    for _ in experiment.rounds():
+        if kept is not None:
+            kept.append(experiment.client(0))
+        seen.append(resident())
+    experiment.close()
+    slope = statistics.linear_regression(range(FIRST, ROUNDS), seen[FIRST:]).slope
+    return slope / sum(p.nbytes for p in experiment.layout.client.parameters())
+
+
+@pytest.mark.parametrize("executor", ["sequential", "threads", "batched"])
+def test_memory_does_not_grow(executor):
+    assert copies_per_round(executor) < 0.25
+
+
+def test_a_model_kept_in_every_round_would_be_seen():
+    assert copies_per_round("sequential", kept=[]) > 0.5
