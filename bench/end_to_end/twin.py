@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from bench.yardstick import CLIENTS, Server, loaders
 from pfl_fast import Experiment
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.methods.base import Tensors
+from pfl_fast.nn import ConvReluPool
 
 # What the yardstick takes of a method's options.
 OPTIONS = {
@@ -67,9 +70,27 @@ def client_of(experiment: Experiment, number: int) -> nn.Module:
     if "projector.personal" in tensors:
         values.insert(0, tensors["projector.personal"].shape[1])
     width = initial.head.in_features
-    client = CLIENTS[experiment.method_name](initial.extractor, initial.head, width, *values)
+    client = CLIENTS[experiment.method_name](in_plain_torch(initial.extractor), initial.head, width, *values)
     client.to(initial.head.weight.dtype).load_state_dict(renamed(tensors, client.state_dict()))
     return client
+
+
+class Stage(nn.Conv2d):
+    """Convolution, ReLU and pooling by torch's own operators."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(F.relu(super().forward(x)), 2)
+
+
+def in_plain_torch(extractor: nn.Module) -> nn.Module:
+    """The same layers without the library's operators."""
+    plain = deepcopy(extractor)
+    for name, layer in list(plain.named_modules()):
+        if isinstance(layer, ConvReluPool):
+            holder, _, last = name.rpartition(".")
+            stage = Stage(layer.in_channels, layer.out_channels, layer.kernel_size, padding=layer.padding)
+            plain.get_submodule(holder).add_module(last, stage)
+    return plain
 
 
 def renamed(tensors: Tensors, wanted: Iterable[str]) -> Tensors:
