@@ -131,7 +131,6 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Te
     x, weight, _, ctx.padding = inputs
     ctx.save_for_backward(x, weight, output[1])
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # no zeros for the index
 
 
 @backend.gradient("conv_relu_pool", setup_context=_save)
