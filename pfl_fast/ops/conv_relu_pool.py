@@ -3,9 +3,9 @@
     v = conv2d(x, weight, padding) + bias
     out[.., i, j] = max(0, v[.., 2i, 2j], v[.., 2i, 2j+1], v[.., 2i+1, 2j], v[.., 2i+1, 2j+1])
 
-Images of one or three channels leave little for a general convolution to work with: library kernels run at a tenth of
-the processor's speed. Nothing but one byte per result, which pixel won, is kept for the backward, and the gradient of
-the weights only looks at the pixels that did.
+Images of one or three channels leave little for a general convolution to work with, least of all one that wants many
+input channels side by side. Here output channels are. Nothing but one byte per result, which pixel won, is kept for the
+backward, and the gradient of the weights only looks at the pixels that did.
 """
 
 from __future__ import annotations
@@ -131,7 +131,6 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Te
     x, weight, _, ctx.padding = inputs
     ctx.save_for_backward(x, weight, output[1])
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # no zeros for the index
 
 
 @backend.gradient("conv_relu_pool", setup_context=_save)
