@@ -70,7 +70,9 @@ class FedFomo(Method):
 
     def server_state(self, server: Tensors) -> Tensors:
         """Sums of weights, ``[N, N]``."""
-        return {"affinity": torch.zeros(self.setting.clients, self.setting.clients, dtype=torch.float64)}
+        return {
+            "affinity": torch.zeros(self.setting.clients, self.setting.clients, dtype=next(iter(server.values())).dtype)
+        }
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
         """Nothing is averaged."""

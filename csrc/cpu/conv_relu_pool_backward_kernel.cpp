@@ -1,0 +1,328 @@
+// CPU kernels of `conv_relu_pool_backward`, compiled once per instruction set into namespace PFL_CAPABILITY. The weight
+// gradient has the taps of a kernel's row side by side: no sum is ever split over lanes, so that every instruction set
+// and thread count gives the same bits.
+#include "conv_image.h"
+
+namespace pfl {
+namespace PFL_CAPABILITY {
+namespace {
+
+// The gradients of a sample's results in a block of output channels, 0 where ReLU cut, and the places in a channel of
+// the image where their winners' windows begin.
+template <class T>
+struct Grads {
+  using A = accumulate_t<T>;
+  A* values;        // [pixels, kConvOutputs]
+  int32_t* places;  // [pixels, kConvOutputs]
+  int64_t pixels;
+
+  Grads(const ConvReluPoolSizes& s, A* memory)
+      : values(memory),
+        places(reinterpret_cast<int32_t*>(memory + s.pooled_height * s.pooled_width * kConvOutputs)),
+        pixels(s.pooled_height * s.pooled_width) {
+  }
+
+  // twin: the distance of a second image, shifted so that there a row of taps does not cross a cache line where it
+  // does in the first one; 0 without.
+  void read(const ConvReluPoolBackward& p, int64_t client, int64_t sample, int64_t first, int64_t count, int64_t pitch,
+            int64_t twin) {
+    if (count == kConvOutputs && p.grad.second == 1 && p.index.second == 1) {  // numbers that the compiler knows
+      read_strided(p, client, sample, first, kConvOutputs, pitch, twin, 1, 1);
+    } else {
+      read_strided(p, client, sample, first, count, pitch, twin, p.grad.second, p.index.second);
+    }
+  }
+
+  void add_to(A* totals) const {
+    A sums[kConvOutputs];  // a copy that no pointer can reach stays in registers
+    std::memcpy(sums, totals, sizeof sums);
+    for (int64_t pixel = 0; pixel < pixels; ++pixel) {
+      for (int64_t j = 0; j < kConvOutputs; ++j) {
+        sums[j] = sums[j] + values[pixel * kConvOutputs + j];
+      }
+    }
+    std::memcpy(totals, sums, sizeof sums);
+  }
+
+ private:
+  inline __attribute__((always_inline)) void read_strided(const ConvReluPoolBackward& p, int64_t client, int64_t sample,
+                                                          int64_t first, int64_t count, int64_t pitch, int64_t twin,
+                                                          int64_t grad_stride, int64_t index_stride) {
+    const ConvReluPoolSizes& s = p.sizes;
+    const Strided<const void*>& g = p.grad;
+    const Strided<const uint8_t*>& w = p.index;
+    const T* grads = static_cast<const T*>(g.data) + client * g.client + sample * g.first + first * grad_stride;
+    const uint8_t* winners = w.data + client * w.client + sample * w.first + first * index_stride;
+    for (int64_t y = 0, at = 0; y < s.pooled_height; ++y) {
+      for (int64_t x = 0; x < s.pooled_width; ++x, at += kConvOutputs) {
+        read_row(grads + y * g.row + x * g.column, grad_stride, count, values + at);
+        const int64_t top = 2 * y * pitch, left = place_of(2 * x, twin), right = place_of(2 * x + 1, twin);
+        read_winners(winners + y * w.row + x * w.column, index_stride, count, static_cast<int32_t>(top + left),
+                     static_cast<int32_t>(top + right), static_cast<int32_t>(pitch), values + at, places + at);
+      }
+    }
+  }
+
+  static int64_t place_of(int64_t column, int64_t twin) {
+    return column % kConvLine > kConvLine - kConvRowLanes ? column + twin : column;
+  }
+
+  static inline __attribute__((always_inline)) void read_winners(const uint8_t* winners, int64_t stride, int64_t count,
+                                                                 int32_t left, int32_t right, int32_t pitch,
+                                                                 A* __restrict values, int32_t* __restrict places) {
+    for (int64_t j = 0; j < count; ++j) {
+      const int32_t winner = winners[j * stride];
+      values[j] = winner >= kConvCut ? A(0) : values[j];
+      places[j] = (winner % 2 ? right : left) + (winner / 2 % 2 ? pitch : 0);
+    }
+  }
+};
+
+// The sums of gradient times pixel for the k x k taps of kChannels kernels: a row of taps in the lanes of a vector, or
+// of several where vectors are short.
+template <class A, int kKernel, int kChannels>
+class TapSums {
+ public:
+  // sums: [kKernel, kConvRowLanes] for each channel, `distance` apart.
+  static void add(const A* image, int64_t pitch, const A* grads, const int32_t* places, int64_t pixels, A* sums,
+                  int64_t distance) {
+    TapSums tile;
+#pragma GCC unroll 32
+    for (int i = 0; i < kChannels * kPieces; ++i) {
+      tile.pieces_[i / kPieces][i % kPieces] = at(sums + i / kPieces * distance + i % kPieces * kLanes);
+    }
+    for (int64_t pixel = 0; pixel < pixels; ++pixel, grads += kConvOutputs, places += kConvOutputs) {
+#pragma GCC unroll 2
+      for (int channel = 0; channel < kChannels; ++channel) {
+        tile.add_pixel(channel, image + places[channel], pitch, grads[channel]);
+      }
+    }
+#pragma GCC unroll 32
+    for (int i = 0; i < kChannels * kPieces; ++i) {
+      at(sums + i / kPieces * distance + i % kPieces * kLanes) = tile.pieces_[i / kPieces][i % kPieces];
+    }
+  }
+
+ private:
+  static constexpr int kLanes = Lanes<A>::kCount < kConvRowLanes ? Lanes<A>::kCount : kConvRowLanes;
+  static constexpr int kInRow = kConvRowLanes / kLanes;
+  static constexpr int kPieces = kKernel * kInRow;
+  typedef A Piece __attribute__((vector_size(kLanes * sizeof(A))));
+  typedef A Unaligned __attribute__((vector_size(kLanes * sizeof(A)), aligned(alignof(A)), may_alias));
+
+  static inline __attribute__((always_inline)) Unaligned& at(A* values) {
+    return *reinterpret_cast<Unaligned*>(values);
+  }
+
+  inline __attribute__((always_inline)) void add_pixel(int channel, const A* window, int64_t pitch, A grad) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kPieces; ++i) {
+      const A* pixels = window + i / kInRow * pitch + i % kInRow * kLanes;
+      pieces_[channel][i] = pieces_[channel][i] + *reinterpret_cast<const Unaligned*>(pixels) * grad;
+    }
+  }
+
+  Piece pieces_[kChannels][kPieces];
+};
+
+// One block of output channels of one client.
+template <class T, int kKernel>
+class WeightGradient {
+ public:
+  using A = accumulate_t<T>;
+
+  WeightGradient(const ConvReluPoolBackward& problem, double* scratch)
+      : p_(problem),
+        s_(problem.sizes),
+        image_(s_, aligned<A>(scratch)),
+        grads_(s_, image_.values + 2 * conv_padded_sample(s_)),
+        taps_(grads_.values + conv_staged_grads(s_)),
+        twin_(conv_padded_sample(s_) - kConvRowLanes),
+        distance_(s_.channels * kKernel * kConvRowLanes),
+        bias_(taps_ + kConvOutputs * distance_) {
+  }
+
+  void run(int64_t client, int64_t first) {
+    const int64_t count = least(kConvOutputs, s_.outputs - first);
+    for (int64_t i = 0; i < conv_weight_sums(s_); ++i) {
+      taps_[i] = A(0);
+    }
+    for (int64_t sample = 0; sample < s_.samples; ++sample) {
+      image_.template read<T>(s_, p_.x, client, sample);
+      std::memcpy(image_.values + twin_, image_.values, static_cast<size_t>(s_.channels * image_.plane) * sizeof(A));
+      grads_.read(p_, client, sample, first, count, image_.pitch, twin_);
+      add_sample(count);
+    }
+    write(client, first, count);
+  }
+
+ private:
+#if defined(__AVX2__)
+  static constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // whose sums fit into registers
+#else
+  static constexpr int kChannels = 1;
+#endif
+
+  void add_sample(int64_t count) {
+    grads_.add_to(bias_);
+    for (int64_t channel = 0; channel < s_.channels; ++channel) {
+      const A* plane = image_.values + channel * image_.plane;
+      A* sums = taps_ + channel * kKernel * kConvRowLanes;
+      for (int64_t j = 0; j < count; j += kChannels) {
+        TapSums<A, kKernel, kChannels>::add(plane, image_.pitch, grads_.values + j, grads_.places + j, grads_.pixels,
+                                            sums + j * distance_, distance_);
+      }
+    }
+  }
+
+  void write(int64_t client, int64_t first, int64_t count) const {
+    narrow(bias_, count, static_cast<T*>(p_.grad_bias) + client * s_.outputs + first);
+    const Strided<void*>& w = p_.grad_weight;
+    for (int64_t j = 0; j < count; ++j) {
+      T* to = static_cast<T*>(w.data) + client * w.client + (first + j) * w.first;
+      const A* row = taps_ + j * distance_;
+      for (int64_t channel = 0; channel < s_.channels; ++channel) {
+        for (int64_t y = 0; y < kKernel; ++y, row += kConvRowLanes) {
+          write_row(row, kKernel, w.column, to + channel * w.second + y * w.row);
+        }
+      }
+    }
+  }
+
+  const ConvReluPoolBackward& p_;
+  const ConvReluPoolSizes& s_;
+  Image<A> image_;
+  Grads<T> grads_;
+  A* taps_;       // [kConvOutputs, channels, kKernel, kConvRowLanes]
+  int64_t twin_;  // half a cache line off a whole number of them
+  int64_t distance_;
+  A* bias_;  // [kConvOutputs]
+};
+
+template <class T, int kKernel>
+void grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
+  WeightGradient<T, kKernel> gradient(p, scratch);
+  const int64_t blocks = conv_round_up(p.sizes.outputs, kConvOutputs) / kConvOutputs;
+  for (int64_t task = begin; task < end; ++task) {
+    gradient.run(task / blocks, task % blocks * kConvOutputs);
+  }
+}
+
+// One sample: each result's gradient times its kernel goes to the window that won.
+template <class T, int kKernel>
+class InputGradient {
+ public:
+  using A = accumulate_t<T>;
+
+  InputGradient(const ConvReluPoolBackward& problem, double* scratch)
+      : p_(problem),
+        s_(problem.sizes),
+        image_(s_, reinterpret_cast<A*>(scratch)),
+        grads_(s_, image_.values + conv_padded_sample(s_)),
+        kernels_(grads_.values + conv_staged_grads(s_)) {
+  }
+
+  void run(int64_t client, int64_t sample) {
+    for (int64_t i = 0; i < conv_padded_sample(s_); ++i) {
+      image_.values[i] = A(0);
+    }
+    for (int64_t first = 0; first < s_.outputs; first += kConvOutputs) {
+      const int64_t count = least(kConvOutputs, s_.outputs - first);
+      grads_.read(p_, client, sample, first, count, image_.pitch, 0);
+      for (int64_t pixel = 0; pixel < grads_.pixels; ++pixel) {
+        for (int64_t j = 0; j < count; ++j) {
+          const int64_t at = pixel * kConvOutputs + j;
+          add_kernel(first + j, image_.values + grads_.places[at], grads_.values[at]);
+        }
+      }
+    }
+    image_.template write<T>(s_, p_.grad_x, client, sample);
+  }
+
+  void read_kernels(int64_t client) {
+    const Strided<const void*>& w = p_.weight;
+    A* to = kernels_;
+    for (int64_t output = 0; output < s_.outputs; ++output) {
+      const T* from = static_cast<const T*>(w.data) + client * w.client + output * w.first;
+      for (int64_t channel = 0; channel < s_.channels; ++channel) {
+        for (int64_t y = 0; y < kKernel; ++y, to += kKernel) {
+          read_row(from + channel * w.second + y * w.row, w.column, kKernel, to);
+        }
+      }
+    }
+  }
+
+ private:
+  void add_kernel(int64_t output, A* __restrict window, A grad) const {
+    const A* __restrict kernel = kernels_ + output * s_.channels * kKernel * kKernel;
+    for (int64_t channel = 0; channel < s_.channels; ++channel, window += image_.plane) {
+      for (int64_t y = 0; y < kKernel; ++y, kernel += kKernel) {
+        for (int64_t x = 0; x < kKernel; ++x) {
+          window[y * image_.pitch + x] = window[y * image_.pitch + x] + grad * kernel[x];
+        }
+      }
+    }
+  }
+
+  const ConvReluPoolBackward& p_;
+  const ConvReluPoolSizes& s_;
+  Image<A> image_;
+  Grads<T> grads_;
+  A* kernels_;  // [outputs, channels, kKernel, kKernel]
+};
+
+template <class T, int kKernel>
+void grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
+  InputGradient<T, kKernel> gradient(p, scratch);
+  for (int64_t i = begin; i < end; ++i) {
+    if (i == begin || i % p.sizes.samples == 0) {
+      gradient.read_kernels(i / p.sizes.samples);
+    }
+    gradient.run(i / p.sizes.samples, i % p.sizes.samples);
+  }
+}
+
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+};
+
+// Calls use(constant) for the size of the kernel.
+template <class Use>
+void with_kernel(int64_t kernel, Use use) {
+  switch (kernel) {
+    case 1:
+      return use(Constant<1>{});
+    case 2:
+      return use(Constant<2>{});
+    case 3:
+      return use(Constant<3>{});
+    case 4:
+      return use(Constant<4>{});
+    case 5:
+      return use(Constant<5>{});
+    case 6:
+      return use(Constant<6>{});
+    case 7:
+      return use(Constant<7>{});
+  }
+}
+
+}  // namespace
+
+void conv_relu_pool_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
+  with_type(p.sizes.dtype, [&](auto type) {
+    with_kernel(p.sizes.kernel,
+                [&](auto kernel) { grad_weight<decltype(type), decltype(kernel)::value>(p, begin, end, scratch); });
+  });
+}
+
+void conv_relu_pool_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
+  with_type(p.sizes.dtype, [&](auto type) {
+    with_kernel(p.sizes.kernel,
+                [&](auto kernel) { grad_x<decltype(type), decltype(kernel)::value>(p, begin, end, scratch); });
+  });
+}
+
+}  // namespace PFL_CAPABILITY
+}  // namespace pfl
