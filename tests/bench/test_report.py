@@ -28,6 +28,7 @@ CASE = {
     "seconds": both([4.0, 3.5, 4.5], [1.25, 1.0, 1.5]),
     "ratio": [3.2, 3.0, 3.4],
     "goal": 3.0,
+    "cores": both(1.9, 2.0),
     "parts": both(PARTS, PARTS),
     "samples_per_second": both(1000.0, 3200.0),
     "gflops": both(40.0, 128.0),
