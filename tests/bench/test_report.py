@@ -169,6 +169,14 @@ def test_the_check_compares_with_what_was_recorded(checked, capsys):
     assert "aggregate / loop: 10.00 times as fast, recorded 20.00: 50% lost" in capsys.readouterr().out
 
 
+def test_a_record_says_that_the_machine_was_busy(checked, tmp_path, capsys, monkeypatch):
+    for warning in (None, "the load is 3.0"):
+        monkeypatch.setattr(here, "busy", lambda found=warning: found)
+        assert checked(20.0, "--record") == 0
+        assert ("BUSY: the load is 3.0" in capsys.readouterr().out) == bool(warning)
+        assert json.loads((tmp_path / "machine.json").read_text())["check"]["warning"] == warning
+
+
 def test_recording_keeps_other_results(checked, tmp_path):
     (tmp_path / "machine.json").write_text(json.dumps(STORED))
     assert checked(20.0, "--record") == 0
