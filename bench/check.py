@@ -48,9 +48,12 @@ def main(arguments: Sequence[str]) -> int:
             f"python -m bench.check --record writes it to {file}"
         )
         return 2
+    # Ratios of a busy machine flatter the library: recorded there, they would look lost on an idle one.
+    if warning := here.busy():
+        print(f"BUSY: {warning}; compare and record on an idle machine")
     measured = {**operator_ratios(), **round_ratios(chosen.repetitions, chosen.data_dir)}
     if chosen.record:
-        results["check"] = {"commit": here.commit(), "ratios": measured}
+        results["check"] = {"commit": here.commit(), "warning": warning, "ratios": measured}
         write(file, results)
         print(f"recorded {len(measured)} ratios in {file}")
         return 0

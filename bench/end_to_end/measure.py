@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -59,6 +59,8 @@ def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
         "seconds": {side: spread(values) for side, values in wall.items()},
         "ratio": spread([a / b for a, b in zip(wall[YARDSTICK], wall[OURS], strict=True)]),
         "goal": case.goal,
+        # Fewer than there are for the yardstick, which splits every step over all of them: others used the machine.
+        "cores": {side: statistics.median(record["cores"] for record in counted[side]) for side in SIDES},
         "parts": parts,
         "samples_per_second": {side: samples / training(parts[side]) for side in SIDES},
         "gflops": {side: flops / training(parts[side]) / 1e9 for side in SIDES},
@@ -68,10 +70,11 @@ def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
 
 
 def timed(run: Callable[[], dict]) -> dict:
-    """A round's record with the seconds it took on the wall's clock."""
-    begin = perf_counter()
+    """A round's record with the seconds it took on the wall's clock, and how many cores it had on average."""
+    begin, begin_cpu = perf_counter(), process_time()
     record = run()
-    return {**record, "wall": perf_counter() - begin}
+    wall = perf_counter() - begin
+    return {**record, "wall": wall, "cores": (process_time() - begin_cpu) / wall}
 
 
 def median_parts(records: Sequence[dict]) -> dict[str, float]:

@@ -68,17 +68,24 @@ def case_lines(name: str, case: dict, peaks: dict) -> list[str]:
         median, low, high = case["seconds"][side]
         shown = f"{median:.2f} ({low:.2f}-{high:.2f})"
         parts = "".join(f"{case['parts'][side][part]:>11.3f}" for part in PARTS)
-        share = 100 * case["gflops"][side] / peaks["gemm_gflops"]
-        moved = 8 * case["clients"] * case["parameters"] / 1e9
-        exchange = case["parts"][side]["aggregate"] + case["parts"][side]["send"]
-        memory = f", peak {case['peak_mib'][side]:.0f} MiB" if "peak_mib" in case else ""
-        lines.append(f"  {side:12}{shown:>20}{parts}")
-        lines.append(
-            f"  {'':12}{case['samples_per_second'][side]:.0f} samples/s, {case['gflops'][side]:.1f} GFLOP/s "
-            f"({share:.0f} % of the matrix product), exchange {moved / exchange:.1f} GB/s, accuracy "
-            f"{case['accuracy'][side]:.4f} after {case['rounds']} rounds, AUC {case['auc'][side]:.4f}{memory}"
-        )
+        lines += [f"  {side:12}{shown:>20}{parts}", f"  {'':12}{rates(case, side, peaks)}"]
     return lines
+
+
+def rates(case: dict, side: str, peaks: dict) -> str:
+    """What a side made of the machine, and what came of it."""
+    share = 100 * case["gflops"][side] / peaks["gemm_gflops"]
+    moved = 8 * case["clients"] * case["parameters"] / 1e9  # each client's parameters, read once and written once
+    exchange = case["parts"][side]["aggregate"] + case["parts"][side]["send"]
+    facts = [
+        f"{case['cores'][side]:.1f} cores",
+        f"{case['samples_per_second'][side]:.0f} samples/s",
+        f"{case['gflops'][side]:.1f} GFLOP/s ({share:.0f} % of the matrix product)",
+        f"exchange {moved / exchange:.1f} GB/s",
+        f"accuracy {case['accuracy'][side]:.4f} after {case['rounds']} rounds",
+        f"AUC {case['auc'][side]:.4f}",
+    ]
+    return ", ".join([*facts, *([f"peak {case['peak_mib'][side]:.0f} MiB"] if "peak_mib" in case else [])])
 
 
 def exchange_lines(result: dict, peaks: dict) -> list[str]:

@@ -28,6 +28,7 @@ CASE = {
     "seconds": both([4.0, 3.5, 4.5], [1.25, 1.0, 1.5]),
     "ratio": [3.2, 3.0, 3.4],
     "goal": 3.0,
+    "cores": both(1.9, 2.0),
     "parts": both(PARTS, PARTS),
     "samples_per_second": both(1000.0, 3200.0),
     "gflops": both(40.0, 128.0),
@@ -166,6 +167,14 @@ def test_the_check_compares_with_what_was_recorded(checked, capsys):
     assert "no ratio has lost" in capsys.readouterr().out
     assert checked(10.0) == 1
     assert "aggregate / loop: 10.00 times as fast, recorded 20.00: 50% lost" in capsys.readouterr().out
+
+
+def test_a_record_says_that_the_machine_was_busy(checked, tmp_path, capsys, monkeypatch):
+    for warning in (None, "the load is 3.0"):
+        monkeypatch.setattr(here, "busy", lambda found=warning: found)
+        assert checked(20.0, "--record") == 0
+        assert ("BUSY: the load is 3.0" in capsys.readouterr().out) == bool(warning)
+        assert json.loads((tmp_path / "machine.json").read_text())["check"]["warning"] == warning
 
 
 def test_recording_keeps_other_results(checked, tmp_path):

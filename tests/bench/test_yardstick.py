@@ -66,6 +66,18 @@ def test_two_rounds_equal_the_library(method, values):
     assert any(name.startswith("head.") for name in moved)
 
 
+def test_the_cnn_of_plain_layers_equals_the_librarys():
+    sizes, tests = (6, 3), 2
+    images = toys.images(sum(sizes) + tests * len(sizes), shape=(16, 16, 1))
+    values = {"sizes": sizes, "tests": tests, "dataset": images, "model": "cnn", "rounds": 1, "eval_at": "after_agg"}
+    server = same_twin(toys.experiment("fedavg", **values))
+    assert not any(type(layer).__module__.startswith("pfl_fast") for layer in server.clients[0].modules())
+    server.round()
+    with toys.ran("fedavg", **values) as running:
+        theirs = dict(server.clients[1].state_dict())
+        assert_equal(renamed(running.server.view(1), theirs), theirs)
+
+
 def test_numbers_of_a_method_are_taken_over():
     server = same_twin(toys.experiment("fedcp", lam=7.0, lr=0.02))
     assert (server.clients[3].lam, server.lr) == (7.0, 0.02)
