@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from tests.engine import toys
+from tests.engine.test_executors import EXECUTORS, outcome
 from tests.methods.compare import LONGER, assert_equals_naive, assert_same, distance, final, model_of, part_of
 from tests.methods.naive_servers import FedALA
 
@@ -10,7 +11,7 @@ CASES = {
     **{case: {**SHORT, **values} for case, values in LONGER.items()},
     "two layers": {"layer_idx": 2, "rounds": 4, **SHORT},
     "all layers, batch norm": {"layer_idx": 3, "rounds": 3, "model": toys.with_batch_norm(), **SHORT},
-    "until the loss is steady": {"start_epochs": 15, "rounds": 3, "threshold": 0.5},
+    "until the loss is steady": {"start_epochs": 15, "rounds": 3, "threshold": 0.05},
     "never steady": {"start_epochs": 13, "rounds": 3, "threshold": 0.0},
     "small steps": {"eta": 0.1, "rounds": 3, "local_epochs": 2, **SHORT},
     "some batches": {"rand_percent": 40, "rounds": 3, "batch_size": 2, **SHORT},
@@ -64,3 +65,13 @@ def test_adapting_lowers_the_loss():
             logits = client.client.global_head(client.client.global_extractor(x))
             theirs += torch.nn.functional.cross_entropy(logits, y).item()
     assert mine < theirs - 1e-2
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_each_client_stops_learning_weights_when_its_own_loss_is_steady(executor):
+    """Alone or in a stack; some clients stop early, others go on."""
+    values = {"start_epochs": 15, "threshold": 0.05, "join_ratio": 0.8}
+    sequential = outcome("fedala", values)
+    mine = outcome("fedala", {**values, **EXECUTORS[executor]})
+    assert toys.differences(mine[0], sequential[0], 1e-9) == {}
+    toys.assert_same_records(mine[1], sequential[1], 1e-9)

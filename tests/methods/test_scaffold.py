@@ -50,8 +50,7 @@ def test_the_first_round_is_that_of_fedavg_if_clients_have_equally_many_samples(
 
 
 def test_large_clients_do_not_count_more():
-    with toys.ran("scaffold", rounds=1, sizes=(12, 4)) as running:
-        server = model_of(toys.state_of(running), owner="server")
+    server = model_of(final("scaffold", rounds=1, sizes=(12, 4)), owner="server")
     alone = [model_of(final("local", rounds=1, sizes=(12, 4)), owner=f"client {i}") for i in (0, 1)]
     for name, tensor in server.items():
         mine = [alone[i][name.replace("server", f"client {i}")] for i in (0, 1)]
