@@ -14,8 +14,17 @@ from pfl_fast.models import Backbone
 from pfl_fast.randomness import torch_seed
 
 CLASSES = 3
-# Five features are too few for five clients' subspaces and a generic one: some share theirs.
-FITS = {"fedios": {"rank": 1, "overflow": "cycle"}}
+# Five features are too few for five clients' subspaces and a generic one: some share theirs. The others
+# are slow.
+FITS = {
+    "fedios": {"rank": 1, "overflow": "cycle"},
+    "fedala": {"start_epochs": 2},
+    "fedavg-ft": {"fine_tuning_epochs": 2},
+    "fedbabu": {"fine_tuning_epochs": 2},
+    "fedrep": {"personal_epochs": 2},
+    "pfedme": {"k": 2},
+    "pfedvem": {"head_epochs": 2, "samples": 2},
+}
 RAGGED = (11, 4, 7, 3, 9)  # with batches of 4: a last batch of 3, none, of 3, less than a batch, of 1
 
 
