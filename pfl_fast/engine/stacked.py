@@ -11,11 +11,11 @@ from torch import Tensor
 
 from pfl_fast.data.federated import Group
 from pfl_fast.engine.modules import bind, set_mode, stacked
+from pfl_fast.engine.tally import Tally
 from pfl_fast.engine.training import Interrupted, LocalReport, Trainer, first_not_finite, gradients_of
-from pfl_fast.engine.updates import Descent, update, write
-from pfl_fast.methods.base import Batch, Client, Loss, Phase, Taken, Tensors
+from pfl_fast.engine.updates import Descent, update
+from pfl_fast.methods.base import Batch, Client, Loss, Phase, Tensors
 
-Hook = Callable[[Tensors, Taken], Tensors]
 Outcome = tuple[Tensor, Tensors]  # losses [C] and recorded quantities [C] by name
 
 
@@ -50,6 +50,7 @@ class StackedTrainer(Trainer):
         now, within = self.once_now(phase), descent.within(phase)
         run = stacked(self.client, with_once(phase) if now else phase.loss, self.seed_names)
         tables = {} if now else self.once_tables(phase, tally.clients, tensors)
+        asks = phase.after_batch or phase.after_epoch or phase.after
         for epoch in range(first_epoch, first_epoch + phase.epochs):
             for number, group in self.groups(phase, tally, descent.round, epoch):
                 rows, names = group.rows, self.trained_keys(phase, number)
@@ -58,6 +59,8 @@ class StackedTrainer(Trainer):
                 once = {name: table.rows(rows, group.place) for name, table in tables.items()}
                 outcome = self.steps(phase, run, Batch(group.x, group.y, seed, once), active, names, within)
                 tally.add(rows, group.y.shape[1], *outcome)
+                if asks:
+                    tally.note_last()
                 tally.write(phase.after_batch, active, descent.lr, rows)
             tally.write(phase.after_epoch, tensors, descent.lr)
 
@@ -146,63 +149,3 @@ class RaggedTable:
     def rows(self, clients: slice, place: Tensor) -> Tensor:
         """``[C, b, ...]``: for each client in ``clients`` the rows at its ``place`` ``[C, b]``."""
         return self.values[self.begin[clients, None] + place]
-
-
-class Tally:
-    """Sums over a stack's steps, kept on the device: no step waits for a number."""
-
-    def __init__(self, clients: list[int], device: torch.device) -> None:
-        self.clients = clients
-        self.device = device
-        self.steps = [0] * len(clients)
-        self.samples = [0] * len(clients)
-        self.sums: dict[str, Tensor] = {}
-        self.bad_step = torch.zeros(len(clients), dtype=torch.int64, device=device)
-        self.data_seconds = 0.0
-        self.last = torch.full((len(clients),), torch.nan, dtype=torch.float64, device=device)
-        self.begin_phase()
-
-    def begin_phase(self) -> None:
-        """From here on steps count as those of a new phase."""
-        self.before = list(self.steps)
-        self.last.fill_(torch.nan)
-
-    def write(self, hook: Hook | None, tensors: Tensors, lr: float, rows: slice = slice(None)) -> None:
-        """Writes what a phase's hook makes of the clients in ``rows``, whose ``tensors`` these are."""
-        if hook is None:
-            return
-        taken = [now - before for now, before in zip(self.steps[rows], self.before[rows], strict=True)]
-        lifted = torch.vmap(lambda own, steps, loss: hook(own, Taken(steps, lr, loss)))
-        write(lifted(tensors, torch.tensor(taken, device=self.device), self.last[rows]), tensors)
-
-    def seeds(self, rows: slice, noise: Callable[[int, int], int]) -> Tensor:
-        """``[C]`` int64, each client's key for its next step."""
-        return torch.tensor(
-            [noise(c, s) for c, s in zip(self.clients[rows], self.steps[rows], strict=True)], device=self.device
-        )
-
-    def add(self, rows: slice, size: int, losses: Tensor, recorded: Tensors) -> None:
-        """One step of the clients in ``rows`` on ``size`` samples each."""
-        for name, values in {"": losses, **recorded}.items():
-            total = self.sums.setdefault(name, torch.zeros(len(self.clients), dtype=torch.float64, device=self.device))
-            total[rows] += values.detach().double() * size
-        for row in range(*rows.indices(len(self.clients))):
-            self.steps[row] += 1
-            self.samples[row] += size
-        self.last[rows] = losses.double()
-        step = torch.tensor(self.steps[rows], device=self.device)
-        first_bad = (self.bad_step[rows] == 0) & ~torch.isfinite(losses)
-        self.bad_step[rows] = torch.where(first_bad, step, self.bad_step[rows])
-
-    def reports(self) -> list[LocalReport]:
-        """One report per client, in the order of the stack."""
-        means = {name: total.tolist() for name, total in self.sums.items()}
-        reports = []
-        for row, (client, bad) in enumerate(zip(self.clients, self.bad_step.tolist(), strict=True)):
-            samples = max(self.samples[row], 1)
-            recorded = {name: values[row] / samples for name, values in means.items() if name}
-            problem = f"the loss of step {bad} is not finite" if bad else None
-            loss = means.get("", [0.0] * len(self.clients))[row] / samples
-            share = self.data_seconds / len(self.clients)
-            reports.append(LocalReport(client, self.samples[row], self.steps[row], loss, recorded, problem, share))
-        return reports

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
-from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Taken, Tensors, part_of, personal
+from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Taken, Tensors, cross_entropy, part_of, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -79,8 +78,8 @@ class APFL(FedAvg):
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``CE(w) + CE(vbar)``, the second with w as it is; records alpha."""
-        shared_loss = F.cross_entropy(client.head(client.extractor(batch.x)), batch.y)
-        own_loss = F.cross_entropy(self.predict(client, batch), batch.y)
+        shared_loss = cross_entropy(client.head(client.extractor(batch.x)), batch.y)
+        own_loss = cross_entropy(self.predict(client, batch), batch.y)
         return shared_loss + own_loss, {"alpha": client.mixing.alpha.detach().clone()}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:

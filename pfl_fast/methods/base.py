@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from pfl_fast import ops
+from pfl_fast.methods.losses import cross_entropy
 from pfl_fast.methods.parts import (
     Client,
     Part,
@@ -53,6 +53,7 @@ __all__ = [
     "Tensors",
     "averaged",
     "constant",
+    "cross_entropy",
     "drawn_anew",
     "frozen",
     "mirror",
@@ -197,7 +198,7 @@ class Method:
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Cross entropy of the prediction."""
-        return F.cross_entropy(self.predict(client, batch), batch.y), {}
+        return cross_entropy(self.predict(client, batch), batch.y), {}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
         """``[b, C]`` logits of the client's own model."""

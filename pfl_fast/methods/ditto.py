@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Tensors, personal
+from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Tensors, cross_entropy, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -63,4 +62,4 @@ class Ditto(FedAvg):
 
 def global_loss(client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
     """Cross entropy of w."""
-    return F.cross_entropy(client.head(client.extractor(batch.x)), batch.y), {}
+    return cross_entropy(client.head(client.extractor(batch.x)), batch.y), {}

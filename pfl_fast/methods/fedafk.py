@@ -42,6 +42,7 @@ from pfl_fast.methods.base import (
     Taken,
     Tensors,
     constant,
+    cross_entropy,
     personal,
     shared,
 )
@@ -161,13 +162,13 @@ class FedAFK(Method):
     def both_losses(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``L_G + L``: L takes theta_G and f_G as they are, so that each parameter gets its own loss's gradient."""
         f_g = client.global_extractor(batch.x)
-        loss = F.cross_entropy(client.random_head(f_g), batch.y) + self.local(client, batch, f_g.detach())
+        loss = cross_entropy(client.random_head(f_g), batch.y) + self.local(client, batch, f_g.detach())
         return loss, self.recorded(client)
 
     def global_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``L_G``."""
         logits = client.random_head(client.global_extractor(batch.x))
-        return F.cross_entropy(logits, batch.y), self.recorded(client)
+        return cross_entropy(logits, batch.y), self.recorded(client)
 
     def local_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``L``, taught by a global extractor that stays as it is."""
@@ -175,7 +176,7 @@ class FedAFK(Method):
 
     def head_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``CE(phi_i(f(x; theta_i)), y)``."""
-        return F.cross_entropy(client.head(batch.once["f_i"]), batch.y), self.recorded(client)
+        return cross_entropy(client.head(batch.once["f_i"]), batch.y), self.recorded(client)
 
     def local(self, client: Any, batch: Batch, f_g: Tensor | None) -> Tensor:
         """``L`` at the mixture, or where the option says."""
@@ -201,10 +202,10 @@ class FedAFK(Method):
 
     def objective(self, client: Any, f_i: Tensor, f_g: Tensor | None, y: Tensor) -> Tensor:
         """``(1 - lam) CE(phi_i(f_i), y) + lam L_kt``."""
-        cross_entropy = F.cross_entropy(client.head(f_i), y)
+        loss = cross_entropy(client.head(f_i), y)
         if not self.lam or f_g is None:
-            return cross_entropy
-        return (1 - self.lam) * cross_entropy + self.lam * self.transfer(f_i, f_g)
+            return loss
+        return (1 - self.lam) * loss + self.lam * self.transfer(f_i, f_g)
 
     def transfer(self, f_i: Tensor, f_g: Tensor) -> Tensor:
         """``L_kt`` of features ``[b, K]``."""

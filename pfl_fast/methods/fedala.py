@@ -18,7 +18,6 @@ from functools import reduce
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -32,6 +31,7 @@ from pfl_fast.methods.base import (
     Phase,
     Taken,
     Tensors,
+    cross_entropy,
     frozen,
     part_of,
     personal,
@@ -138,7 +138,7 @@ class FedALA(Method):
             z = functional_call(client.extractor, {**copies, **part_of(theta_hat, "extractor")}, (batch.x,))
         copies = {name: buffer.clone() for name, buffer in client.head.named_buffers()}
         logits = functional_call(client.head, {**copies, **part_of(theta_hat, "head")}, (z,))
-        return F.cross_entropy(logits, batch.y), {}
+        return cross_entropy(logits, batch.y), {}
 
     def still_learning(self, client: Tensors, seed: Tensor) -> Tensors:
         """Whether W moves."""

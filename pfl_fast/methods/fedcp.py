@@ -38,6 +38,7 @@ from pfl_fast.methods.base import (
     Setting,
     Tensors,
     constant,
+    cross_entropy,
     frozen,
     part_of,
     personal,
@@ -150,7 +151,7 @@ class FedCP(Method):
         """``CE + lam * MMD``; records the personal information ratio (PIR), the mean of s."""
         h = client.extractor(batch.x)
         out, recorded = self.logits(client, h, batch.seed)
-        loss = F.cross_entropy(out, batch.y)
+        loss = cross_entropy(out, batch.y)
         if self.keeps_features:
             loss = loss + self.options.lam * ops.mmd_rbf(h, batch.once["h0"], self.options.bandwidths)
         return loss, recorded

@@ -24,12 +24,23 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import CHOSEN, Batch, Method, Part, Phase, Tensors, constant, drawn_anew, personal, shared
+from pfl_fast.methods.base import (
+    CHOSEN,
+    Batch,
+    Method,
+    Part,
+    Phase,
+    Tensors,
+    constant,
+    cross_entropy,
+    drawn_anew,
+    personal,
+    shared,
+)
 from pfl_fast.models import Backbone
 from pfl_fast.nn import OrthogonalProjector
 from pfl_fast.options import option
@@ -153,7 +164,7 @@ class FediOS(Method):
             return super().loss(client, batch)
         f_g, f_p = self.features(client, batch.x)
         p_g, p_p, p_f, inner = self.project(client, f_g, f_p)
-        fused, generic, own = (F.cross_entropy(client.head(p), batch.y) for p in (p_f, p_g, p_p))
+        fused, generic, own = (cross_entropy(client.head(p), batch.y) for p in (p_f, p_g, p_p))
         loss = fused + generic + own
         if o.lam > 0:
             loss = loss + o.lam * (inner if o.reg_on == "projected" else (f_g * f_p).sum(-1)).abs().mean()

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.methods.base import BESIDE, Batch, Once, Part, Phase, Taken, Tensors, constant, part_of
+from pfl_fast.methods.base import BESIDE, Batch, Once, Part, Phase, Taken, Tensors, constant, cross_entropy, part_of
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -64,7 +63,7 @@ class FedPHP(FedAvg):
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``(1 - lam) CE + lam MMD``."""
         z = client.extractor(batch.x)
-        loss = F.cross_entropy(client.head(z), batch.y)
+        loss = cross_entropy(client.head(z), batch.y)
         if not self.options.lam:
             return loss, {}
         return (1 - self.options.lam) * loss + self.options.lam * ops.mmd_rbf(z, batch.once["inherited"]), {}

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import OWN, Batch, Method, Part, Tensors, frozen, passing, personal
+from pfl_fast.methods.base import OWN, Batch, Method, Part, Tensors, cross_entropy, frozen, passing, personal
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -66,7 +66,7 @@ class FedProto(Method):
         client.own.counts.add_(classes.sum(0))
         known = (client.prototypes.counts > 0).to(z.dtype)[batch.y]
         distance = (known * (z - client.prototypes.means[batch.y]).square().mean(-1)).mean()
-        loss = F.cross_entropy(client.head(z), batch.y) + self.options.lam * distance
+        loss = cross_entropy(client.head(z), batch.y) + self.options.lam * distance
         return loss, {"prototype_distance": distance.detach()}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:

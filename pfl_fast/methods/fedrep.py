@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from pfl_fast.methods.base import Batch, Once, Phase, Tensors
+from pfl_fast.methods.base import Batch, Once, Phase, Tensors, cross_entropy
 from pfl_fast.methods.fedper import FedPer
 from pfl_fast.options import option
 
@@ -53,4 +52,4 @@ def features(client: Any, x: Tensor) -> Tensor:
 
 def head_loss(client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
     """Cross entropy on features that were computed before."""
-    return F.cross_entropy(client.head(batch.once["features"]), batch.y), {}
+    return cross_entropy(client.head(batch.once["features"]), batch.y), {}

@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, constant, personal
+from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, constant, cross_entropy, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 
@@ -47,8 +46,8 @@ class FedRoD(FedAvg):
         """``L_G + L_P``."""
         z = client.extractor(batch.x)
         generic = client.head(z)
-        balanced = F.cross_entropy(generic + client.counts.values.log(), batch.y)
-        own = F.cross_entropy(generic.detach() + client.personal_head(z.detach()), batch.y)
+        balanced = cross_entropy(generic + client.counts.values.log(), batch.y)
+        own = cross_entropy(generic.detach() + client.personal_head(z.detach()), batch.y)
         return balanced + own, {}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import Batch, Once, Part, Phase, Taken, Tensors, constant, frozen, part_of
+from pfl_fast.methods.base import Batch, Once, Part, Phase, Taken, Tensors, constant, cross_entropy, frozen, part_of
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -69,7 +69,7 @@ class MOON(FedAvg):
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Cross entropy, and the contrastive term, which is recorded too."""
         z = client.extractor(batch.x)
-        loss = F.cross_entropy(client.head(z), batch.y)
+        loss = cross_entropy(client.head(z), batch.y)
         if not self.options.mu:
             return loss, {}
         similar = [F.cosine_similarity(z, batch.once[part], dim=-1) for part in batch.once]

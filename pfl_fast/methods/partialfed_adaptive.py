@@ -29,13 +29,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import CHOSEN, Batch, Method, Part, Phase, Setting, Tensors, part_of, personal
+from pfl_fast.methods.base import CHOSEN, Batch, Method, Part, Phase, Setting, Tensors, cross_entropy, part_of, personal
 from pfl_fast.methods.partialfed_fix import OFFICE_HOME, PAPER, PRESETS
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
 from pfl_fast.options import option
@@ -134,11 +133,11 @@ class PartialFedAdaptive(Method):
     def search_loss(self, client: Any, batch: Batch, tau: float) -> tuple[Tensor, Tensors]:
         """``CE(W_b; batch)``; records alpha."""
         u = choice(client.policy.logits, batch.seed, tau)
-        return F.cross_entropy(self.mixed(client, u, batch.x), batch.y), self.recorded(client)
+        return cross_entropy(self.mixed(client, u, batch.x), batch.y), self.recorded(client)
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Cross entropy of the client's own model, for fine-tuning; records alpha."""
-        return F.cross_entropy(self.predict(client, batch), batch.y), self.recorded(client)
+        return cross_entropy(self.predict(client, batch), batch.y), self.recorded(client)
 
     def recorded(self, client: Any) -> Tensors:
         """The probability to load each group from the global model, and their mean."""

@@ -35,6 +35,7 @@ from pfl_fast.methods.base import (
     Phase,
     Tensors,
     averaged,
+    cross_entropy,
     frozen,
     part_of,
     passing,
@@ -127,7 +128,7 @@ class PFedVEM(Method):
         losses = []
         for k in range(self.options.samples):
             head = {n: mean[n] + F.softplus(spread[n]) * noise[n][k] for n in self.names}
-            losses.append(F.cross_entropy(functional_call(client.head, head, (z,)), batch.y))
+            losses.append(cross_entropy(functional_call(client.head, head, (z,)), batch.y))
         return torch.stack(losses).mean()
 
     def normal(self, seed: Tensor, like: Tensor) -> Tensor:
