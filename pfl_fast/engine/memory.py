@@ -31,8 +31,9 @@ class Estimate:
         program: what the process holds already: Python, torch, this library.
         samples: of the data set; memory-mapped pages can be given back when memory gets short.
         client_state: rows of all clients that may take part.
-        server: its tensors, and the uploads of a round.
-        training: clients that train side by side, with gradients, activations and features computed once.
+        server: its tensors, the uploads of a round, and what is mixed from them.
+        training: clients that train side by side, with gradients, activations and features computed once; copies that
+            are adapted before a test.
     """
 
     program: int
@@ -87,15 +88,17 @@ def estimate(
     program = resident()
     cohort = sample(settings, data.clients, 1)
     ever = min(data.clients, len(cohort.trains) * settings.rounds)
-    uploads = sum(e.value.nbytes for e in layout.uploaded) * len(cohort.uploads)
+    sent = sum(e.value.nbytes for e in layout.uploaded) + sum(e.value.nbytes for e in layout.mixed)
+    uploads = sent * len(cohort.uploads)
     trial = Trial(layout, method, data, settings)
     own = sum(e.value.nbytes for e in layout.entries)
+    adapted = workers if method.before_test(2, "after_local") or method.before_test(2, "after_agg") else 0
     return Estimate(
         program=program,
         samples=data.bytes,
         client_state=0 if on_disk else ever * layout.bytes_per_client(),
         server=2 * sum(t.nbytes for t in layout.server_common.values()) + uploads,
-        training=copies * own + max(copies * trial.step_bytes(), workers * trial.test_bytes()),
+        training=(copies + adapted) * own + max(copies * trial.step_bytes(), workers * trial.test_bytes()),
     )
 
 
