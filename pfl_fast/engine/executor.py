@@ -46,6 +46,8 @@ class Worker:
         self.device = device
         self.single = SingleTrainer(layout, method, self.data, device, stop.is_set)
         self.stacked = StackedTrainer(layout, method, self.data, device, stop.is_set)
+        # Tests are never cut short: a round whose clients have trained is over, and its record must be made.
+        self.adapter = SingleTrainer(layout, method, self.data, device, lambda: False)
         self.scratch: Tensors = {}
 
     def load(self, views: Sequence[Tensors], stack: bool) -> Tensors:
@@ -72,7 +74,7 @@ class Worker:
         """A copy of a client's tensors after some phases, such as those before a test."""
         copies = {e.key: tensors[e.key].to(self.device, copy=True) for e in self.layout.entries}
         write(self.method.received(copies, at="start"), copies)
-        self.single.train(client, copies, phases, descent)
+        self.adapter.train(client, copies, phases, descent)
         return copies
 
     def test(self, client: int, tensors: Tensors, split: str, round: int, seed: int, whole_batches: int = 0) -> Score:

@@ -105,13 +105,13 @@ class StackedTrainer(Trainer):
         for number in count():
             if self.stop():
                 raise Interrupted
+            # Clients with more batches come first, and so do those with a higher limit.
+            left = sum(limit > number for limit in limits)
             begin = perf_counter()
-            groups = next(steps, None)
+            groups = next(steps, None) if left else None
             tally.data_seconds += perf_counter() - begin
             if groups is None:
                 return
-            # Clients with more batches come first, and so do those with a higher limit.
-            left = sum(limit > number for limit in limits)
             yield from ((number, group.first(left - group.rows.start)) for group in groups if group.rows.start < left)
 
     def once_tables(self, phase: Phase, clients: list[int], tensors: Tensors) -> dict[str, RaggedTable]:

@@ -172,6 +172,7 @@ class SingleTrainer(Trainer):
                 loss, recorded = phase.loss(self.client, batch)
                 gradients = gradients_of(loss, list(parameters), list(parameters.values()))
             update(phase, gradients, tensors, batch.seed, descent, alone)
+            del gradients  # or they would still be there when the next ones are computed
         return loss.item(), {name: value.item() for name, value in recorded.items()}
 
     def directed(
@@ -187,7 +188,7 @@ class SingleTrainer(Trainer):
             part = Batch(batch.x[samples], batch.y[samples], batch.seed, once)
             loss, recorded = evaluate_at(self.client, phase.loss, there, part)
             if noted:
-                last[:] = [(loss, recorded)]
+                last[:] = [(loss.detach(), recorded)]
             return gradients_of(loss, list(there), list(there.values()))
 
         values = {name: parameter.detach() for name, parameter in parameters.items()}

@@ -86,6 +86,22 @@ def test_every_method_goes_on_to_the_bit(tmp_path, method):
     assert again.summary()["test_accuracy_after_local"] == whole.summary()["test_accuracy_after_local"]
 
 
+@pytest.mark.parametrize("method", ["per-fedavg", "fedala", "fedper"])
+def test_a_stop_while_clients_are_tested_waits_for_the_record(tmp_path, method):
+    """Some methods train before a test; the round is over by then, and would otherwise be missing from the results."""
+    whole = small(method)
+    whole.run()
+    stopped = small(method, out=tmp_path / "run")
+    stopped.listeners.append(StopAfter(stopped, 6))  # the last client of the first round
+    with pytest.raises(Interrupted):
+        stopped.run()
+    assert [record["round"] for record in stopped.records] == [1]
+    again = resumed(tmp_path / "run")
+    again.run()
+    assert same(everything(again), everything(whole))
+    assert numbers(again) == numbers(whole)
+
+
 # Dies by its own hand, without a chance to clean up, at a moment that the argument names.
 CHILD = """
 import os, signal, sys
