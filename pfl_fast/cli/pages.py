@@ -144,13 +144,27 @@ def next_commands(experiment: Experiment, folder: Path, command: Sequence[str]) 
     """Commands that make sense after this one, and why."""
     name = experiment.method_name
     other = "fedavg" if name != "fedavg" else "fedcp"
-    compare = shlex.join(["pfl-fast", "train", other, *command])
+    compare = shlex.join(["pfl-fast", "train", other, *command, *brought_along(experiment, other, command)])
     more = shlex.join(["pfl-fast", "resume", str(folder), "--rounds", str(experiment.settings.rounds * 2)])
     return [
         (compare, f"{other} on the same split, with the same batches and initial model"),
         *([] if experiment.method.final_phases() else [(more, "go on from here")]),
         (f"pfl-fast methods {name}", "the method's formulas, options and presets"),
     ]
+
+
+def brought_along(experiment: Experiment, other: str, command: Sequence[str]) -> list[str]:
+    """Words for settings that nobody said, but the method has its own values of, and another method would not."""
+    from pfl_fast.methods import METHODS
+
+    settings = experiment.settings
+    here = (settings.model, settings.dataset)
+    theirs = METHODS[other].defaults(*here)
+    names = [name for name in {**experiment.kind.defaults(*here), **theirs} if name in SETTINGS]
+    values = {name: getattr(settings, name) for name in names}
+    differing = {n: v for n, v in values.items() if v != theirs.get(n, SETTINGS[n].default)}
+    said = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in command if word.startswith("--")}
+    return as_words({name: value for name, value in differing.items() if name not in said})
 
 
 def as_words(settings: Mapping[str, Any]) -> list[str]:
@@ -165,5 +179,6 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
         if SETTINGS[name].type == "bool":
             words.append(f"--{flag}" if str(value).lower() in {"true", "yes", "on", "1"} else f"--no-{flag}")
         else:
-            words += [f"--{flag}", "none" if value is None else str(value)]
+            text = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+            words += [f"--{flag}", "none" if value is None else text]
     return words

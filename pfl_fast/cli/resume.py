@@ -10,7 +10,7 @@ import click
 from pfl_fast import config
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, raise_all, setting_options
 from pfl_fast.errors import ConfigError
-from pfl_fast.options import convert
+from pfl_fast.options import convert, plain
 
 CHANGEABLE = [name for name in SETTINGS if name in config.FREE]
 
@@ -62,5 +62,7 @@ def resume(run: Path, quiet: bool, **values: Any) -> None:
         lambda: Experiment.resume(run, report=unheard if quiet else click.echo, **changes),
         run,
         quiet,
-        pages.as_words({n: v for n, v in {**before, **changes}.items() if n in SETTINGS and v != SETTINGS[n].default}),
+        pages.as_words(
+            {n: v for n, v in {**before, **changes}.items() if n in SETTINGS and v != plain(SETTINGS[n].default)}
+        ),
     )

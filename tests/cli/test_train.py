@@ -1,4 +1,5 @@
 import json
+import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_all_mistakes_are_said_at_once(cli):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say which method to train: fedafk, fedavg, fedbn"),
+        ([], "say which method to train: apfl, ditto, fedafk"),
         (["fedcpp"], "did you mean 'fedcp'"),
         (["fedcp", "--lam", "1"], "write --set lam=VALUE"),
         (["fedcp", "--roundz", "1"], "--rounds"),
@@ -181,3 +182,14 @@ def test_run_that_does_not_fit_is_refused_before_it_starts(cli, monkeypatch):
     result = cli("train", "fedcp", *SMALL, "--out", "a", exit_code=1)
     assert "--state disk" in result.stderr
     assert not Path("a/metrics.jsonl").exists()
+
+
+def test_the_suggested_comparison_has_the_same_split(cli, tmp_path):
+    """FedFomo takes a part of the samples for validation, which FedAvg would not do by itself."""
+    folder = tmp_path / "run"
+    page = cli("train", "fedfomo", *SMALL, "--out", folder).stdout
+    assert re.search(r"pfl-fast train fedavg .*--validation 0\.2", page)
+    page = cli("resume", folder, "--rounds", "3").stdout
+    suggested = re.search(r"pfl-fast train fedavg .*", page)[0]
+    assert suggested.count("--validation") == 1
+    assert "[]" not in suggested
