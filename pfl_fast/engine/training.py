@@ -135,7 +135,8 @@ class SingleTrainer(Trainer):
         before, loss = report.steps, math.nan
 
         def taken() -> Taken:
-            return Taken(torch.tensor(report.steps - before), descent.lr, torch.tensor(loss, dtype=torch.float64))
+            last = torch.tensor(loss, dtype=torch.float64, device=self.device)
+            return Taken(torch.tensor(report.steps - before, device=self.device), descent.lr, last)
 
         now, within = self.once_now(phase), descent.within(phase)
         tables = {} if now else self.once_tables(phase, report.client)

@@ -105,7 +105,8 @@ class FedFomo(Method):
 
     def distance(self, uploads: Tensors, column: int, old: Tensors) -> float:
         """``|theta_j - theta_old|``."""
-        squares = [(uploads[f"model_{name}"][column] - value).square().sum() for name, value in old.items()]
+        models = {name: uploads[f"model_{name}"][column] for name in old}
+        squares = [(models[name] - value.to(models[name])).square().sum() for name, value in old.items()]
         return float(torch.stack(squares).sum().sqrt())
 
 
