@@ -1,4 +1,4 @@
-// The contract of `conv_relu_pool`: the first stage of small convolutional networks.
+// The contract of `conv_relu_pool`: a stage of small convolutional networks.
 //
 //   x        [*batch, b, c, h, w]
 //   weight   [*batch, o, c, k, k], one kernel per client, k from 1 to 7

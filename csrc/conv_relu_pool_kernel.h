@@ -12,6 +12,8 @@ constexpr int64_t kConvMostKernel = 7;  // rows of a kernel fit into kConvRowLan
 constexpr int64_t kConvRowLanes = 8;
 constexpr int64_t kConvLine = 16;                      // floats in a cache line
 constexpr int64_t kConvMostValues = int64_t{1} << 24;  // in a sample, so that places in it are 32-bit numbers
+constexpr int64_t kConvWideKernel = 5;                 // with many channels in, what Winograd's tiles are made for
+constexpr int64_t kConvWideChannels = 8;               // from how many on they pay
 constexpr uint8_t kConvCut = 4;  // index of a result that ReLU made zero; below it, row and column of the winner
 
 // C clients, b samples each, of c channels of h x w pixels; o channels come out. A client has its own kernel.
@@ -59,6 +61,7 @@ struct ConvReluPoolBackward {
 };
 
 constexpr int64_t kConvOutputs = 16;  // output channels whose gradients one task of the CPU computes
+constexpr int64_t kConvTiles = 48;    // of Winograd's that are multiplied at once: their matrices stay in cache
 
 namespace {  // a copy for each instruction set
 
@@ -87,6 +90,54 @@ inline int64_t conv_weight_sums(const ConvReluPoolSizes& s) {
   return kConvOutputs * (s.channels * s.kernel * kConvRowLanes + 1);
 }
 
+inline int64_t conv_output_blocks(const ConvReluPoolSizes& s) {
+  return conv_round_up(s.outputs, kConvOutputs) / kConvOutputs;
+}
+
+// Many channels in: Winograd's tiles of 8 x 8 pixels, each with 2 x 2 pooling windows.
+
+inline bool conv_is_wide(const ConvReluPoolSizes& s) {
+  return s.kernel == kConvWideKernel && s.channels >= kConvWideChannels;
+}
+
+inline int64_t conv_tiles_across(const ConvReluPoolSizes& s) {
+  return (s.pooled_width + 1) / 2;
+}
+
+inline int64_t conv_tiles(const ConvReluPoolSizes& s) {
+  return (s.pooled_height + 1) / 2 * conv_tiles_across(s);
+}
+
+inline int64_t conv_tile_blocks(int64_t tiles) {
+  return (tiles + kConvTiles - 1) / kConvTiles;
+}
+
+// Samples whose pixels' gradients are computed together, and how many such groups a client has.
+inline int64_t conv_wide_samples(const ConvReluPoolSizes& s) {
+  return conv_tiles(s) < kConvTiles ? kConvTiles / conv_tiles(s) : 1;
+}
+
+inline int64_t conv_wide_groups(const ConvReluPoolSizes& s) {
+  return (s.samples + conv_wide_samples(s) - 1) / conv_wide_samples(s);
+}
+
+// A sample's pixels with their padding and whatever tiles reach beyond them.
+inline int64_t conv_wide_width(const ConvReluPoolSizes& s) {
+  const int64_t padded = s.width + 2 * s.padding, tiles = 4 * conv_tiles_across(s) + 4;
+  return padded > tiles ? padded : tiles;
+}
+
+inline int64_t conv_wide_image(const ConvReluPoolSizes& s) {
+  const int64_t padded = s.height + 2 * s.padding, tiles = 4 * ((s.pooled_height + 1) / 2) + 4;
+  return (padded > tiles ? padded : tiles) * conv_wide_width(s) * conv_round_up(s.channels, kConvOutputs);
+}
+
+// Values of scratch memory: kernels, tiles on both sides of the product and, for the gradient of pixels, images.
+inline int64_t conv_wide_scratch(const ConvReluPoolSizes& s) {
+  const int64_t channels = conv_round_up(s.channels, kConvOutputs), outputs = conv_round_up(s.outputs, kConvOutputs);
+  return 64 * (channels * outputs + kConvTiles * (channels + outputs) + 3 * kConvLine) + kConvLine;
+}
+
 }  // namespace
 
 // [begin, end): the samples to do, of all C * b.
@@ -99,6 +150,15 @@ PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_weight,
 // [begin, end): the samples to do, of all C * b.
 // scratch: conv_padded_sample + conv_staged_grads + conv_packed_weights doubles.
 PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_x,
+                       (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
+// The same where conv_is_wide; scratch: conv_wide_scratch values of the type sums are kept in.
+// [begin, end): blocks of kConvTiles tiles, of all clients.
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_wide, (const ConvReluPool& p, int64_t begin, int64_t end, double* scratch))
+// [begin, end): blocks of kConvOutputs output channels, of all clients.
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_wide_grad_weight,
+                       (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
+// [begin, end): groups of conv_wide_samples samples, of all clients; scratch: as many images (conv_wide_image) more.
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_wide_grad_x,
                        (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
 
 }  // namespace pfl

@@ -81,6 +81,29 @@ A* aligned(double* scratch) {
   return reinterpret_cast<A*>((reinterpret_cast<uintptr_t>(scratch) + kBytes - 1) / kBytes * kBytes);
 }
 
+// The largest of a window's four sums, or 0, and which it was: the first of equal ones, the last that is NaN.
+template <class A>
+struct Winners {
+  typename Lanes<A>::Vector values;
+  typename Lanes<A>::Bytes index;
+
+  inline __attribute__((always_inline)) explicit Winners(const typename Lanes<A>::Vector* four) {
+    using Vector = typename Lanes<A>::Vector;
+    using Integers = typename Lanes<A>::Integers;
+    Vector best = four[0];
+    Integers winner = {};
+#pragma GCC unroll 4
+    for (int i = 1; i < 4; ++i) {
+      const Integers wins = (four[i] > best) | (four[i] != four[i]);
+      best = wins ? four[i] : best;
+      winner = wins ? Integers{} + i : winner;
+    }
+    const Integers cut = best <= A(0);
+    values = cut ? Vector{} : best;
+    index = __builtin_convertvector(cut ? Integers{} + kConvCut : winner, typename Lanes<A>::Bytes);
+  }
+};
+
 // A sample with a border of zeros, channel by channel.
 template <class A>
 struct Image {

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
+#include <memory>
 
 namespace pfl {
 namespace {
@@ -19,8 +20,42 @@ int64_t products(const ConvReluPoolSizes& s) {
   return s.pooled_height * s.pooled_width * s.channels * s.kernel * s.kernel;
 }
 
+// Not set to zero: these are megabytes.
+std::unique_ptr<double[]> wide_scratch(const ConvReluPoolSizes& s, int64_t values) {
+  const int64_t bytes = s.dtype == Float::kDouble ? 8 : 4;
+  return std::unique_ptr<double[]>(new double[(conv_wide_scratch(s) + values) * bytes / 8 + kConvLine]);
+}
+
+void wide_forward(const ConvReluPool& p) {
+  const ConvReluPoolSizes& s = p.sizes;
+  torch::stable::parallel_for(0, s.clients * conv_tile_blocks(s.samples * conv_tiles(s)), 1,
+                              [&](int64_t begin, int64_t end) {
+                                const auto scratch = wide_scratch(s, 0);
+                                PFL_CPU_KERNEL(conv_relu_pool_wide)(p, begin, end, scratch.get());
+                              });
+}
+
+void wide_backward(const ConvReluPoolBackward& p) {
+  const ConvReluPoolSizes& s = p.sizes;
+  if (p.grad_weight.data) {
+    torch::stable::parallel_for(0, s.clients * conv_output_blocks(s), 2, [&](int64_t begin, int64_t end) {
+      const auto scratch = wide_scratch(s, 0);
+      PFL_CPU_KERNEL(conv_relu_pool_wide_grad_weight)(p, begin, end, scratch.get());
+    });
+  }
+  if (p.grad_x.data) {
+    torch::stable::parallel_for(0, s.clients * conv_wide_groups(s), 1, [&](int64_t begin, int64_t end) {
+      const auto scratch = wide_scratch(s, conv_wide_samples(s) * conv_wide_image(s));
+      PFL_CPU_KERNEL(conv_relu_pool_wide_grad_x)(p, begin, end, scratch.get());
+    });
+  }
+}
+
 void forward(const ConvReluPool& p) {
   const ConvReluPoolSizes& s = p.sizes;
+  if (conv_is_wide(s)) {
+    return wide_forward(p);
+  }
   torch::stable::parallel_for(0, s.clients * s.samples, grain(4 * s.outputs * products(s)),
                               [&](int64_t begin, int64_t end) {
                                 std::vector<double> scratch(conv_padded_sample(s) + conv_packed_weights(s) + kConvLine);
@@ -30,10 +65,12 @@ void forward(const ConvReluPool& p) {
 
 void backward(const ConvReluPoolBackward& p) {
   const ConvReluPoolSizes& s = p.sizes;
+  if (conv_is_wide(s)) {
+    return wide_backward(p);
+  }
   const int64_t image = conv_padded_sample(s), grads = conv_staged_grads(s);
   if (p.grad_weight.data) {
-    const int64_t blocks = conv_round_up(s.outputs, kConvOutputs) / kConvOutputs;
-    torch::stable::parallel_for(0, s.clients * blocks, grain(kConvOutputs * s.samples * products(s)),
+    torch::stable::parallel_for(0, s.clients * conv_output_blocks(s), grain(kConvOutputs * s.samples * products(s)),
                                 [&](int64_t begin, int64_t end) {
                                   std::vector<double> scratch(2 * image + grads + conv_weight_sums(s) + kConvLine);
                                   PFL_CPU_KERNEL(conv_relu_pool_grad_weight)(p, begin, end, scratch.data());

@@ -202,7 +202,7 @@ class WeightGradient {
 template <class T, int kKernel>
 void grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
   WeightGradient<T, kKernel> gradient(p, scratch);
-  const int64_t blocks = conv_round_up(p.sizes.outputs, kConvOutputs) / kConvOutputs;
+  const int64_t blocks = conv_output_blocks(p.sizes);
   for (int64_t task = begin; task < end; ++task) {
     gradient.run(task / blocks, task % blocks * kConvOutputs);
   }

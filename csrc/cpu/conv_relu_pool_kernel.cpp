@@ -76,28 +76,17 @@ struct Tile {
     }
   }
 
-  // The largest of a window's four sums, or 0, and which it was: the first of equal ones, the last that is NaN.
   template <class T>
   inline __attribute__((always_inline)) void finish(int window, int64_t count, T* out, uint8_t* index) const {
-    using Integers = typename Lanes<A>::Integers;
-    using Bytes = typename Lanes<A>::Bytes;
     A values[kChannels];
     uint8_t winners[kChannels];
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      Vector best = sums[0][2 * window][v];
-      Integers winner = {};
-#pragma GCC unroll 4
-      for (int i = 1; i < 4; ++i) {
-        const Vector other = sums[i / 2][2 * window + i % 2][v];
-        const Integers wins = (other > best) | (other != other);
-        best = wins ? other : best;
-        winner = wins ? Integers{} + i : winner;
-      }
-      const Integers cut = best <= A(0);
-      Lanes<A>::store(cut ? Vector{} : best, values + v * Lanes<A>::kCount);
-      const Bytes bytes = __builtin_convertvector(cut ? Integers{} + kConvCut : winner, Bytes);
-      std::memcpy(winners + v * Lanes<A>::kCount, &bytes, sizeof bytes);
+      const Vector four[4] = {sums[0][2 * window][v], sums[0][2 * window + 1][v], sums[1][2 * window][v],
+                              sums[1][2 * window + 1][v]};
+      const Winners<A> won(four);
+      Lanes<A>::store(won.values, values + v * Lanes<A>::kCount);
+      std::memcpy(winners + v * Lanes<A>::kCount, &won.index, sizeof won.index);
     }
     if (count == kChannels) {  // a size that the compiler knows
       narrow(values, kChannels, out);

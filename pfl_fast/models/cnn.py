@@ -26,9 +26,7 @@ def cnn(input_shape: tuple[int, ...], classes: int) -> Backbone:
     height, width = (((side - 4) // 2 - 4) // 2 for side in size)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=ConvReluPool(channels, 32, 5),
-        conv2=nn.Conv2d(32, 64, 5),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
+        conv2=ConvReluPool(32, 64, 5),
         flatten=nn.Flatten(),
         fc1=nn.Linear(64 * height * width, FEATURES),
         relu3=nn.ReLU(),

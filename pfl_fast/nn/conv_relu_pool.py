@@ -1,4 +1,4 @@
-"""The first stage of a small CNN as one layer."""
+"""A stage of a small CNN as one layer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pfl_fast import ops
 
 
 class ConvReluPool(nn.Conv2d):
-    """``Conv2d - ReLU - MaxPool2d(2)`` by :func:`pfl_fast.ops.conv_relu_pool`; fast where there are few channels.
+    """``Conv2d - ReLU - MaxPool2d(2)`` by :func:`pfl_fast.ops.conv_relu_pool`.
 
-    It has the parameters of ``nn.Conv2d``, of the same names and initial values. The result is in ``channels_last``
+    Fast where there are few input channels, or kernels of 5 x 5. It has the parameters of ``nn.Conv2d``, of the same names and initial values. The result is in ``channels_last``
     memory.
 
     Args:

@@ -50,6 +50,9 @@ def samples(dtype: torch.dtype) -> list[Sample]:
         ],
         *[Sample(f"{o} channels out", make(dtype, 2, size=(10, 12), outputs=o)) for o in (1, 16, 17, 33, 47, 64)],
         Sample("many channels in", make(dtype, 2, size=(7, 7), channels=9, outputs=5)),
+        Sample("tiles", make(dtype, 2, size=(8, 9), channels=8, outputs=3, kernel=5)),
+        Sample("tiles of clients", make(dtype, 2, 2, 3, size=(9, 12), channels=9, outputs=17, kernel=5)),
+        Sample("tiles, padding", make(dtype, 5, size=(18, 15), channels=33, outputs=40, kernel=5), {"padding": 3}),
         Sample("enough for threads", make(dtype, 3, 4, size=(28, 28), outputs=32, kernel=5)),
         Sample("colours", make(dtype, 5, size=(32, 32), channels=3, outputs=32, kernel=5), {"padding": 2}),
     ]
@@ -59,6 +62,7 @@ def empty_samples() -> list[Sample]:
     return [
         Sample("no samples", make(torch.float32, 0)),
         Sample("clients without samples", make(torch.float32, 2, 0)),
+        Sample("tiles without samples", make(torch.float32, 2, 0, channels=8, kernel=5)),
         Sample("no clients", make(torch.float32, 0, 3)),
     ]
 

@@ -93,7 +93,51 @@ def test_any_size_against_the_layers(kernel, extra, channels, outputs, data):
         assert_close(a, e, "gradient", scale=1000.0)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@settings(max_examples=40, deadline=None)
+@given(
+    samples=st.integers(1, 6),
+    size=st.tuples(st.integers(6, 24), st.integers(6, 24)),
+    channels=st.integers(8, 40),
+    outputs=st.integers(1, 70),
+    padding=st.integers(0, 4),
+)
+def test_tiles_of_any_size_against_the_layers(samples, size, channels, outputs, padding):
+    """Kernels of 5 x 5 over many channels are another algorithm."""
+    inputs = leaves((samples, channels, *size), (outputs, channels, 5, 5), (outputs,))
+    out, expected = ops.conv_relu_pool(*inputs, padding), layers(*inputs, padding)
+    grad = torch.randn(out.shape, dtype=torch.float64)
+    assert_close(out, expected, "out", scale=1e4)
+    for a, e in zip(torch.autograd.grad(out, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True):
+        assert_close(a, e, "gradient", scale=1e5)
+
+
+def test_tiles_lose_few_digits():
+    """In float32, against sums in double: results of the second layer of the CNN, and gradients."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(10, 32, 12, 12, generator=generator).relu()
+    weight, bias = 0.03 * torch.randn(64, 32, 5, 5, generator=generator), torch.zeros(64)
+    forward, backward = torch.ops.pfl_fast.conv_relu_pool, torch.ops.pfl_fast.conv_relu_pool_backward
+    exact, index = forward(x.double(), weight.double(), bias.double(), 0)
+    grad = torch.randn(exact.shape, generator=generator)
+    # By the same index: where two pixels are equal but for rounding, either may win.
+    gradients = backward(grad, x, weight, index, 0, True, True)
+    exact_gradients = backward(grad.double(), x.double(), weight.double(), index, 0, True, True)
+    results = forward(x, weight, bias, 0)[0], *gradients
+    for a, e in zip(results, (exact, *exact_gradients), strict=True):
+        assert (a.double() - e).square().mean().sqrt() / e.std() < 1e-5
+
+
+def test_tiles_with_one_nan_are_nan_where_it_is_seen_and_right_elsewhere():
+    x, weight, bias = torch.randn(2, 8, 20, 20), torch.randn(16, 8, 5, 5), torch.randn(16)
+    clean = ops.conv_relu_pool(x, weight, bias)
+    x[1, 3, 9, 9] = torch.nan
+    out, expected = ops.conv_relu_pool(x, weight, bias), layers(x, weight, bias)
+    assert out[expected.isnan()].isnan().all()
+    assert same_bits(out[0], clean[0])
+    assert same_bits(out[1, :, :2], clean[1, :, :2])  # the first row of tiles does not see it
+
+
+@pytest.mark.parametrize("channels", [1, 3, 9])
 @pytest.mark.parametrize("clients", [(), (2,), (2, 3)])
 def test_results_have_their_channels_last_whatever_the_input_has(clients, channels):
     x = torch.randn(*clients, 4, channels, 12, 12)
@@ -113,9 +157,10 @@ def test_what_follows_keeps_the_memory_format():
     assert following.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize(("channels", "kernel"), [(3, 4), (19, 5)])
 @pytest.mark.parametrize("clients", [(), (3,), (2, 3)])
-def test_gradients_do_not_depend_on_the_memory_format_of_what_comes_in(clients):
-    x, weight = torch.randn(*clients, 3, 3, 9, 11), torch.randn(*clients, 18, 3, 4, 4)
+def test_gradients_do_not_depend_on_the_memory_format_of_what_comes_in(clients, channels, kernel):
+    x, weight = torch.randn(*clients, 3, channels, 9, 11), torch.randn(*clients, 18, channels, kernel, kernel)
     out, index = torch.ops.pfl_fast.conv_relu_pool(x, weight, torch.randn(*clients, 18), 1)
     grad = torch.randn(out.shape)
 
@@ -150,8 +195,9 @@ def test_images_that_clients_share_and_other_memory_formats_are_not_copied():
     assert same_bits(out, torch.stack([ops.conv_relu_pool(x[i], weight[i], bias[i]) for i in range(3)]))
 
 
-def test_stacked_clients_have_the_bits_of_single_ones():
-    x, weight, bias = torch.randn(4, 10, 3, 12, 12), torch.randn(4, 32, 3, 5, 5), torch.randn(4, 32)
+@pytest.mark.parametrize("channels", [3, 32])
+def test_stacked_clients_have_the_bits_of_single_ones(channels):
+    x, weight, bias = torch.randn(4, 10, channels, 12, 12), torch.randn(4, 32, channels, 5, 5), torch.randn(4, 32)
     stacked = [t.requires_grad_() for t in (x, weight, bias)]
     gradients = torch.autograd.grad(ops.conv_relu_pool(*stacked).square().sum(), stacked)
     for i in range(4):

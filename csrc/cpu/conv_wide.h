@@ -1,0 +1,323 @@
+// What forward and backward of `conv_relu_pool` share where there are many input channels: Winograd's tiles of pixels
+// and of kernels, and the product of matrices, one for each position of a tile.
+#pragma once
+
+#include "conv_image.h"
+#include "winograd.h"
+
+namespace pfl {
+namespace PFL_CAPABILITY {
+namespace {
+
+// Rows and vectors of results whose sums are kept in registers.
+constexpr int kProductRows = 6;
+#if defined(__AVX512F__)
+constexpr int kProductVectors = 4;
+#else
+constexpr int kProductVectors = 2;
+#endif
+
+// A matrix whose neighbours lie this far apart.
+template <class A>
+struct Matrix {
+  A* data;
+  int64_t row, column;
+};
+
+// out[r][..] (+)= sum_k left(r, k) * right(k, ..), for kRows rows and kVectors vectors of columns.
+template <class A, int kRows, int kVectors>
+void multiply_tile(Matrix<const A> left, Matrix<const A> right, int64_t terms, Matrix<A> out, bool adds) {
+  using Vector = typename Lanes<A>::Vector;
+  constexpr int64_t kCount = Lanes<A>::kCount;
+  Vector sums[kRows][kVectors];
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows * kVectors; ++i) {
+    const A* before = out.data + i / kVectors * out.row + i % kVectors * kCount;
+    sums[i / kVectors][i % kVectors] = adds ? Lanes<A>::load(before) : Vector{};
+  }
+  for (int64_t k = 0; k < terms; ++k) {
+    Vector factors[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      factors[v] = Lanes<A>::load(right.data + k * right.row + v * kCount);
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const A value = left.data[r * left.row + k * left.column];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = sums[r][v] + factors[v] * value;
+      }
+    }
+  }
+#pragma GCC unroll 32
+  for (int i = 0; i < kRows * kVectors; ++i) {
+    Lanes<A>::store(sums[i / kVectors][i % kVectors], out.data + i / kVectors * out.row + i % kVectors * kCount);
+  }
+}
+
+template <class A, int kVectors>
+void multiply_columns(Matrix<const A> left, Matrix<const A> right, int64_t rows, int64_t terms, Matrix<A> out,
+                      bool adds) {
+  const auto rest = [&](auto tile, int64_t count) {
+    for (; rows >= count; rows -= count) {
+      tile(left, right, terms, out, adds);
+      left.data += count * left.row;
+      out.data += count * out.row;
+    }
+  };
+  rest(multiply_tile<A, kProductRows, kVectors>, kProductRows);
+  rest(multiply_tile<A, 4, kVectors>, 4);
+  rest(multiply_tile<A, 2, kVectors>, 2);
+  rest(multiply_tile<A, 1, kVectors>, 1);
+}
+
+// out (+)= left * right, of which `columns` are whole vectors.
+template <class A>
+void multiply(Matrix<const A> left, Matrix<const A> right, int64_t rows, int64_t terms, int64_t columns, Matrix<A> out,
+              bool adds) {
+  constexpr int64_t kWide = kProductVectors * Lanes<A>::kCount, kHalf = kWide / 2;
+  const auto at = [](auto matrix, int64_t column) {
+    matrix.data += column;
+    return matrix;
+  };
+  int64_t first = 0;
+  for (; first + kWide <= columns; first += kWide) {
+    multiply_columns<A, kProductVectors>(left, at(right, first), rows, terms, at(out, first), adds);
+  }
+  for (; first + kHalf <= columns; first += kHalf) {
+    multiply_columns<A, kProductVectors / 2>(left, at(right, first), rows, terms, at(out, first), adds);
+  }
+  for (; first < columns; first += Lanes<A>::kCount) {
+    multiply_columns<A, 1>(left, at(right, first), rows, terms, at(out, first), adds);
+  }
+}
+
+// Turns a square of vectors: lane i of vector j becomes lane j of vector i.
+template <class A>
+inline __attribute__((always_inline)) void turn(typename Lanes<A>::Vector* square) {
+  using Vector = typename Lanes<A>::Vector;
+  constexpr int kCount = static_cast<int>(Lanes<A>::kCount);
+#if defined(__GNUC__) && !defined(__clang__)
+  // Exchanges lanes between vectors that lie 1, 2, 4 and so on apart.
+#pragma GCC unroll 4
+  for (int step = 1; step < kCount; step *= 2) {
+    typename Lanes<A>::Integers first, second;
+    for (int j = 0; j < kCount; ++j) {
+      first[j] = j & step ? kCount + j - step : j;
+      second[j] = j & step ? kCount + j : j + step;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kCount; ++i) {
+      if (!(i & step)) {
+        const Vector upper = square[i], lower = square[i + step];
+        square[i] = __builtin_shuffle(upper, lower, first);
+        square[i + step] = __builtin_shuffle(upper, lower, second);
+      }
+    }
+  }
+#else
+  A values[kCount][kCount];
+  std::memcpy(values, square, sizeof values);
+  for (int i = 0; i < kCount; ++i) {
+    for (int j = 0; j < kCount; ++j) {
+      square[i][j] = values[j][i];
+    }
+  }
+#endif
+}
+
+// Matrices [rows, columns] for all positions of a tile, one behind the other; columns lie side by side. A line of cache
+// between matrices keeps the same place of all of them from falling into the same few sets of the cache.
+template <class A>
+struct Positions {
+  A* data;
+  int64_t columns, size;  // of a row and of a matrix
+
+  Positions(A* memory, int64_t rows, int64_t columns)
+      : data(memory), columns(columns), size(rows * columns + kConvLine) {
+  }
+
+  A* end() const {
+    return data + kPositions * size;
+  }
+  A* at(int64_t row, int64_t column) const {
+    return data + row * columns + column;
+  }
+  template <class B = A>
+  Matrix<B> matrix(int position) const {
+    return {data + position * size, columns, 1};
+  }
+  Matrix<const A> turned(int position) const {
+    return {data + position * size, 1, columns};
+  }
+};
+
+// Applies a line's matrix from both sides; read(vectors) and write(vectors) know where they come from and go to.
+template <class Line, class A, class Read, class Write>
+inline __attribute__((always_inline)) void transform(Read read, Write write) {
+  using Vector = typename Lanes<A>::Vector;
+  Vector in[Line::kFrom * Line::kFrom], out[Line::kTo * Line::kTo];
+  read(in);
+  both_ways<Line, A>(in, out);
+  write(const_cast<const Vector*>(out));
+}
+
+// Vectors at all positions of a tile, from or to the same place of each matrix.
+template <class A>
+struct AllPositions {
+  A* first;
+  int64_t size;
+
+  inline __attribute__((always_inline)) void operator()(typename Lanes<A>::Vector* tile) const {
+    for (int position = 0; position < kPositions; ++position) {
+      tile[position] = Lanes<A>::load(first + position * size);
+    }
+  }
+  inline __attribute__((always_inline)) void operator()(const typename Lanes<A>::Vector* tile) const {
+    for (int position = 0; position < kPositions; ++position) {
+      Lanes<A>::store(tile[position], first + position * size);
+    }
+  }
+};
+
+// One client's convolution as tiles: which they are, and how pixels and kernels become matrices at their positions.
+template <class T>
+struct Wide {
+  using A = accumulate_t<T>;
+  using Vector = typename Lanes<A>::Vector;
+  static constexpr int64_t kCount = Lanes<A>::kCount;
+  static constexpr int64_t kTapsRoom = (kTaps * kTaps + kCount - 1) / kCount * kCount;
+
+  const ConvReluPoolSizes& s;
+  int64_t channels, outputs;  // rounded up to whole vectors
+  int64_t across, in_sample;  // tiles of a row, and of a sample
+
+  explicit Wide(const ConvReluPoolSizes& sizes)
+      : s(sizes),
+        channels(conv_round_up(sizes.channels, kConvOutputs)),
+        outputs(conv_round_up(sizes.outputs, kConvOutputs)),
+        across(conv_tiles_across(sizes)),
+        in_sample(conv_tiles(sizes)) {
+  }
+
+  struct Place {
+    int64_t sample, row, column;  // row and column of the first result
+  };
+  Place place(int64_t tile) const {
+    const int64_t inside = tile % in_sample;
+    return {tile / in_sample, kResults * (inside / across), kResults * (inside % across)};
+  }
+
+  // `count` values beside each other at `from`, zeros behind them.
+  static inline __attribute__((always_inline)) Vector read_vector(const T* from, int64_t stride, int64_t count) {
+    if constexpr (sizeof(T) == sizeof(A)) {
+      if (stride == 1 && count >= kCount) {
+        return Lanes<A>::load(from);
+      }
+    }
+    A values[kCount] = {};
+    read_row(from, stride, least(count, kCount), values);
+    return Lanes<A>::load(values);
+  }
+
+  // The transformed pixels of tiles [first, first + count), as [tile, channel].
+  void read_pixels(const Strided<const void*>& x, int64_t client, int64_t first, int64_t count,
+                   const Positions<A>& tiles) const {
+    const T* from = static_cast<const T*>(x.data) + client * x.client;
+    for (int64_t tile = 0; tile < count; ++tile) {
+      const Place at = place(first + tile);
+      const T* sample = from + at.sample * x.first;
+      for (int64_t channel = 0; channel < channels; channel += kCount) {
+        const auto read = [&](Vector* pixels) {
+          read_tile(sample + channel * x.second, x, at, s.channels - channel, pixels);
+        };
+        transform<PixelsToTile, A>(read, AllPositions<A>{tiles.at(tile, channel), tiles.size});
+      }
+    }
+  }
+
+  // The transformed kernels of one client as [other, lane]: lanes are output channels and the others input channels, or
+  // the other way round.
+  void read_kernels(const Strided<const void*>& w, int64_t client, int64_t lanes, int64_t lane_stride, int64_t others,
+                    int64_t other_stride, const Positions<A>& kernels) const {
+    const T* from = static_cast<const T*>(w.data) + client * w.client;
+    for (int64_t other = 0; other < others; ++other) {
+      for (int64_t lane = 0; lane < kernels.columns; lane += kCount) {
+        const T* first = from + other * other_stride + lane * lane_stride;
+        const int64_t count = least(kCount, lanes - lane);
+        const auto read = [&](Vector* taps) { read_taps(first, w, lane_stride, count, taps); };
+        transform<TapsToTile, A>(read, AllPositions<A>{kernels.at(other, lane), kernels.size});
+      }
+    }
+  }
+
+  // The other way round: the kernels of `count` lanes.
+  static inline __attribute__((always_inline)) void write_taps(const Vector* taps, T* first, const Strided<void*>& w,
+                                                               int64_t lane_stride, int64_t count) {
+    A kernels[kCount][kTapsRoom];
+    for (int64_t tap = 0; tap < kTapsRoom; tap += kCount) {
+      Vector square[kCount] = {};
+      for (int64_t i = 0; i < kCount && tap + i < kTaps * kTaps; ++i) {
+        square[i] = taps[tap + i];
+      }
+      turn<A>(square);
+      for (int64_t lane = 0; lane < kCount; ++lane) {
+        Lanes<A>::store(square[lane], kernels[lane] + tap);
+      }
+    }
+    for (int64_t lane = 0; lane < count; ++lane) {
+      T* kernel = first + lane * lane_stride;
+      if (w.column == 1 && w.row == kTaps) {
+        narrow(kernels[lane], kTaps * kTaps, kernel);
+      } else {
+        for (int64_t row = 0; row < kTaps; ++row) {
+          write_row(kernels[lane] + row * kTaps, kTaps, w.column, kernel + row * w.row);
+        }
+      }
+    }
+  }
+
+ private:
+  inline __attribute__((always_inline)) void read_tile(const T* plane, const Strided<const void*>& x, const Place& at,
+                                                       int64_t count, Vector* pixels) const {
+    const int64_t top = at.row - s.padding, left = at.column - s.padding;
+    for (int64_t i = 0; i < kSide; ++i) {
+      for (int64_t j = 0; j < kSide; ++j) {
+        const int64_t row = top + i, column = left + j;
+        const bool inside = row >= 0 && row < s.height && column >= 0 && column < s.width;
+        pixels[i * kSide + j] =
+            inside ? read_vector(plane + row * x.row + column * x.column, x.second, count) : Vector{};
+      }
+    }
+  }
+
+  static inline __attribute__((always_inline)) void read_taps(const T* first, const Strided<const void*>& w,
+                                                              int64_t lane_stride, int64_t count, Vector* taps) {
+    A kernels[kCount][kTapsRoom] = {};
+    for (int64_t lane = 0; lane < count; ++lane) {
+      const T* kernel = first + lane * lane_stride;
+      if (w.column == 1 && w.row == kTaps) {  // numbers that the compiler knows
+        read_row(kernel, 1, kTaps * kTaps, kernels[lane]);
+      } else {
+        for (int64_t row = 0; row < kTaps; ++row) {
+          read_row(kernel + row * w.row, w.column, kTaps, kernels[lane] + row * kTaps);
+        }
+      }
+    }
+    for (int64_t tap = 0; tap < kTapsRoom; tap += kCount) {
+      Vector square[kCount];
+      for (int64_t lane = 0; lane < kCount; ++lane) {
+        square[lane] = Lanes<A>::load(kernels[lane] + tap);
+      }
+      turn<A>(square);
+      for (int64_t i = 0; i < kCount && tap + i < kTaps * kTaps; ++i) {
+        taps[tap + i] = square[i];
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace PFL_CAPABILITY
+}  // namespace pfl
