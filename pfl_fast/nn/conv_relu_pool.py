@@ -12,8 +12,8 @@ from pfl_fast import ops
 class ConvReluPool(nn.Conv2d):
     """``Conv2d - ReLU - MaxPool2d(2)`` by :func:`pfl_fast.ops.conv_relu_pool`.
 
-    Fast where there are few input channels, or kernels of 5 x 5. It has the parameters of ``nn.Conv2d``, of the same names and initial values. The result is in ``channels_last``
-    memory.
+    Fast where there are few input channels, or kernels of 5 x 5. It has the parameters of ``nn.Conv2d``, of the same
+    names and initial values. The result is in ``channels_last`` memory.
 
     Args:
         in_channels: c of ``[b, c, h, w]``.
