@@ -47,7 +47,7 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
     """
     check_tensors("conv_relu_pool", x=x, weight=weight, bias=bias)
     if backend.uses_native():
-        return cast(Tensor, torch.ops.pfl_fast.conv_relu_pool.default(x, weight, bias, padding)[0])
+        return cast(Tensor, backend.call("conv_relu_pool", x, weight, bias, padding)[0])
     _check(x, weight, bias, padding)
     return reference.conv_relu_pool(x, weight, bias, padding)
 

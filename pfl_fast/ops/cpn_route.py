@@ -52,7 +52,7 @@ def cpn_route(
     if seed is not None:
         check_tensors("cpn_route", seed=seed)
     if backend.uses_native():
-        return cast(tuple[Tensor, Tensor], torch.ops.pfl_fast.cpn_route.default(h, a, gamma, beta, eps, seed, tau))
+        return cast(tuple[Tensor, Tensor], backend.call("cpn_route", h, a, gamma, beta, eps, seed, tau))
     check_cpn_route("cpn_route", h, a, gamma, beta, eps, seed, tau)
     return reference.cpn_route(h, a, gamma, beta, eps, seed, tau)
 

@@ -50,7 +50,7 @@ def distill_losses(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> Fou
         if not isinstance(value, Tensor):
             raise TypeError(f"pfl_fast::distill_losses: {name} must be a tensor, got {type(value).__name__}")
     if backend.uses_native():
-        return cast(Four, torch.ops.pfl_fast.distill_losses(y_g, y_p, y_u, target))
+        return cast(Four, backend.call("distill_losses", y_g, y_p, y_u, target))
     _check(y_g, y_p, y_u, target, values=True)
     return reference.distill_losses(y_g, y_p, y_u, target)
 

@@ -65,7 +65,7 @@ def gumbel_mask(
         _expect_tensor("seed", seed)
     used = seed if noise else None
     if backend.uses_native():
-        return cast(tuple[Tensor, Tensor], torch.ops.pfl_fast.gumbel_mask(z, logits, used, tau, threshold, hard))
+        return cast(tuple[Tensor, Tensor], backend.call("gumbel_mask", z, logits, used, tau, threshold, hard))
     _check(z, logits, used, tau, threshold)
     return reference.gumbel_mask(z, logits, used, tau, threshold, hard)
 

@@ -54,7 +54,7 @@ def orthogonal_project(
     if isinstance(alpha, Tensor) or not isinstance(alpha, (int, float)):
         raise TypeError(f"pfl_fast::orthogonal_project: alpha must be a number, got {type(alpha).__name__}")
     if backend.uses_native():
-        results = torch.ops.pfl_fast.orthogonal_project(f_g, f_p, basis_g, basis_p, alpha, relu)
+        results = backend.call("orthogonal_project", f_g, f_p, basis_g, basis_p, alpha, relu)
         return cast(tuple[Tensor, Tensor, Tensor, Tensor], results)
     _check(f_g, f_p, basis_g, basis_p, alpha)
     return reference.orthogonal_project(f_g, f_p, basis_g, basis_p, alpha, relu)

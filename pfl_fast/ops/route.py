@@ -42,7 +42,7 @@ def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) ->
     if seed is not None:
         check_tensors("route", seed=seed)
     if backend.uses_native():
-        return cast(tuple[Tensor, Tensor], torch.ops.pfl_fast.route.default(h, a, seed, tau))
+        return cast(tuple[Tensor, Tensor], backend.call("route", h, a, seed, tau))
     check_route("route", h, a, seed, tau)
     return reference.route(h, a, seed, tau)
 
