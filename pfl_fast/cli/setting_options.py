@@ -28,7 +28,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Rounds and evaluation": (
         "random_join", "client_dropout", "broadcast_to_all", "train_all", "on_nan", "eval_at", "eval_clients",
-        "eval_initial", "drop_last_test",
+        "eval_global", "eval_initial", "drop_last_test",
     ),
     "How it runs": ("workers", "stack", "state", "checkpoint_seconds"),
 }  # fmt: skip

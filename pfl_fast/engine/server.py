@@ -106,6 +106,7 @@ class Server:
         self.tensors: Tensors = {name: t.to(self.device) for name, t in layout.new_server().items()}
         self.rounds_done = 0
         self.unfinished = Unfinished()
+        self.last_uploads: Tensors = {}  # whose memory the next round's take: fresh pages cost as much as an average
 
     def round(self) -> RoundRecord:
         """One round; if it is interrupted, clients that have trained need not train again."""
@@ -123,6 +124,7 @@ class Server:
         watch.lap("send")
         # 7. test after aggregation
         work, self.unfinished, self.rounds_done = self.unfinished, Unfinished(), number
+        self.last_uploads = work.uploads
         record = self.record(number, cohort, work, skipped)
         watch.lap("evaluate")
         return record.with_seconds(watch.laps, len(self.executor.workers))
@@ -202,11 +204,13 @@ class Server:
     def _allocate_uploads(self, cohort: Cohort, number: int) -> None:
         if self.unfinished.uploads:
             return
+        old, self.last_uploads = self.last_uploads, {}
         for entry in (e for e in self.layout.uploaded if e.exchanged(number)):
-            shape = (len(cohort.uploads), *entry.value.shape)
-            self.unfinished.uploads[str(entry.uploads)] = torch.empty(
-                shape, dtype=entry.value.dtype, device=self.device
-            )
+            name, shape = str(entry.uploads), (len(cohort.uploads), *entry.value.shape)
+            block = old.pop(name, None)
+            if block is None or block.shape != shape:
+                block = torch.empty(shape, dtype=entry.value.dtype, device=self.device)
+            self.unfinished.uploads[name] = block
 
     # 5.
 
@@ -290,7 +294,7 @@ class Server:
 
         Where it is what clients hold, their ``scores`` tell.
         """
-        if not self.layout.server_has_statistics:
+        if not self.settings.eval_global or not self.layout.server_has_statistics:
             return None
         own = [by_split["test"] for by_split in scores.values()]
         if self.clients_hold_the_servers_model and sum(score.samples for score in own) == len(self.data.union("test")):

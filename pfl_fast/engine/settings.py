@@ -39,6 +39,7 @@ class RoundSettings:
         "both", "when clients are tested: after aggregation, after local training", ["both", "after_agg", "after_local"]
     )
     eval_clients: str = option("all", "who is tested after aggregation", ["all", "selected"])
+    eval_global: bool = option(True, "test the server's model, too, on all clients' samples, where there is one")
     eval_initial: bool = option(False, "test the untrained model too, as round 0")
     drop_last_test: bool = option(False, "leave out test samples beyond a multiple of the batch size")
     dtype: str = option("float32", "of parameters and arithmetic", ["float32", "float64"])

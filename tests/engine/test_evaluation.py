@@ -65,7 +65,13 @@ def test_eval_at(when, there):
 def test_when_models_are_tested_does_not_change_what_they_learn():
     with toys.ran("fedcp", policy="gumbel", gumbel_at_eval=True) as running:
         expected = toys.state_of(running)
-    for values in ({"eval_at": "after_agg"}, {"eval_every": 5}, {"eval_initial": True}, {"eval_clients": "selected"}):
+    for values in (
+        {"eval_at": "after_agg"},
+        {"eval_every": 5},
+        {"eval_initial": True},
+        {"eval_clients": "selected"},
+        {"eval_global": False},
+    ):
         with toys.ran("fedcp", policy="gumbel", gumbel_at_eval=True, **values) as running:
             assert toys.differences(toys.state_of(running), expected, 0) == {}, values
 
@@ -267,3 +273,10 @@ def test_the_global_accuracy_is_that_of_the_servers_model(method, derived):
         assert server.clients_hold_the_servers_model == derived
         tested = server.executor.workers[0].test_global(server.tensors, 2, 0)
         assert running.records[-1]["global_accuracy"] == pytest.approx(tested.accuracy)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcp"])
+def test_the_servers_model_is_not_tested_where_nobody_wants_to_know(method):
+    with toys.ran(method, eval_global=False, tests=11) as running:
+        assert all(record["global_accuracy"] is None for record in running.records)
+        assert all(record["test_accuracy_after_agg"] is not None for record in running.records)

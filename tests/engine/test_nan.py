@@ -1,6 +1,7 @@
 """What happens to clients whose training comes to NaN."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from pfl_fast.engine.server import NotFinite
+from pfl_fast.engine.training import first_not_finite
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
@@ -116,3 +118,10 @@ def test_report_goes_on_and_says_so(executor):
         state = toys.state_of(running)
         assert torch.isnan(state[f"client {BAD} head.weight"]).all()
         assert torch.isfinite(state["client 0 head.weight"]).all()
+
+
+def test_large_numbers_whose_sum_overflows_are_finite():
+    largest = torch.full((4,), torch.finfo(torch.float32).max)
+    assert first_not_finite({"large": largest, "count": torch.tensor(3)}, 1) is None
+    spoiled = {"fine": largest, "bad": torch.tensor([0.0, math.inf, -math.inf])}
+    assert first_not_finite(spoiled, 7) == "bad holds values that are not finite after step 7"

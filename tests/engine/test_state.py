@@ -135,3 +135,14 @@ def test_unselected_clients_stay_as_they_were(method):
         assert len(selected) == (len(toys.RAGGED) if running.server.is_finale(record["round"]) else 2)
         before = [{n: v.clone() for n, v in running.server.state.row(c).items()} for c in range(len(toys.RAGGED))]
     running.close()
+
+
+def test_uploads_of_a_round_take_the_memory_of_the_last_one():
+    running = toys.experiment("fedavg", rounds=3)
+    places = []
+    for _ in running.rounds():
+        uploads = running.server.last_uploads
+        places.append({name: block.data_ptr() for name, block in uploads.items()})
+        assert all(len(block) == running.data.clients for block in uploads.values())
+    assert places[0] == places[1] == places[2] != {}
+    running.close()
