@@ -55,7 +55,7 @@ inline int64_t aggregate_parts(const AggregateSizes& sizes, int64_t most) {
   return affordable < 1 ? 1 : (affordable < most ? affordable : most);
 }
 
-constexpr int64_t kAggregateTile = 2048;      // columns whose sums stay in the CPU's first-level cache
+constexpr int64_t kAggregateTile = 4096;      // columns whose sums stay in the CPU's first-level cache
 constexpr int64_t kAggregateCudaParts = 512;  // blocks of the CUDA backward: each owns one set of partial sums
 
 // first_tile [T + 1]: number of tiles before each tensor. [begin, end): the tiles to do. nonfinite [G, N] or null.
