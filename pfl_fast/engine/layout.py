@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Client, Part, Tensors, stays_local
 from pfl_fast.models import batch_norm_tensors
+from pfl_fast.nn import replace_linear
 
 ADAM = ("adam_mean", "adam_square", "adam_steps")  # what Adam keeps beside a parameter: two moments, a number
 
@@ -166,7 +167,9 @@ class Layout:
     def bindable_client(self, device: torch.device) -> Client:
         """The client's modules, to which tensors are bound; until then the parameters are not to be written to."""
         parameters = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in self.client.parameters()}
-        return deepcopy(self.client, parameters).to(device)
+        client = deepcopy(self.client, parameters).to(device)
+        replace_linear(client)
+        return client
 
     def new_server(self) -> Tensors:
         """The server's tensors before the first round."""

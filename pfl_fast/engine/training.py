@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.factors import Factors, LinearLayers
 from pfl_fast.engine.layout import Layout
 from pfl_fast.engine.modules import bind, evaluate_at, set_mode
-from pfl_fast.engine.updates import Descent, alone, update, write
+from pfl_fast.engine.updates import Descent, alone, takes_factors, update, write
 from pfl_fast.methods.base import Batch, Method, Phase, Taken, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_dropout, seed_names
@@ -112,7 +114,11 @@ class Trainer:
 
 
 class SingleTrainer(Trainer):
-    """One client at a time."""
+    """One client at a time. Arguments as of :class:`Trainer`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.linear = LinearLayers(self.client)
 
     def train(self, client: int, tensors: Tensors, phases: Sequence[Phase], descent: Descent) -> LocalReport:
         """Trains in place on ``tensors``, which are the client's and the optimizer's."""
@@ -166,13 +172,16 @@ class SingleTrainer(Trainer):
         self, phase: Phase, batch: Batch, parameters: Mapping[str, Tensor], tensors: Tensors, descent: Descent
     ) -> tuple[float, dict[str, float]]:
         """The steps on one batch; gives loss and recorded quantities of the last, and frees everything else."""
+        factors: dict[str, Factors] = {}
         for _ in range(phase.repeats):
             if phase.direction:
                 loss, recorded, gradients = self.directed(phase, batch, parameters, descent.lr)
             else:
-                loss, recorded = phase.loss(self.client, batch)
-                gradients = gradients_of(loss, list(parameters), list(parameters.values()))
-            update(phase, gradients, tensors, batch.seed, descent, alone)
+                loss, recorded = self.linear.noted(phase.loss, self.client, batch)
+                gradients, factors = self.linear.gradients(loss, parameters)
+                if not takes_factors(phase, descent):
+                    gradients.update({name: self.linear.product(name, factors.pop(name)) for name in list(factors)})
+            update(phase, gradients, tensors, batch.seed, descent, alone, factors)
             del gradients  # or they would still be there when the next ones are computed
         return loss.item(), {name: value.item() for name, value in recorded.items()}
 

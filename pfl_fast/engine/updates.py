@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl_fast import ops
+from pfl_fast.engine.factors import Factors
 from pfl_fast.engine.layout import ADAM
 from pfl_fast.methods.base import Phase, Tensors
 
@@ -48,7 +50,20 @@ def alone(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def update(phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, descent: Descent, lift: Lift) -> None:
+def takes_factors(phase: Phase, descent: Descent) -> bool:
+    """Whether a gradient is only ever subtracted, so that nobody needs it as a tensor."""
+    return not (phase.adjust or phase.moves or phase.adam or phase.pull or descent.momentum)
+
+
+def update(
+    phase: Phase,
+    gradients: Tensors,
+    tensors: Tensors,
+    seed: Tensor,
+    descent: Descent,
+    lift: Lift,
+    factors: Mapping[str, Factors] = MappingProxyType({}),
+) -> None:
     """Steps parameters in place.
 
     Args:
@@ -58,7 +73,10 @@ def update(phase: Phase, gradients: Tensors, tensors: Tensors, seed: Tensor, des
         seed: of the step's noise.
         descent: learning rate and the like.
         lift: ``alone`` or ``torch.vmap``.
+        factors: gradients of other parameters, where the phase ``takes_factors``.
     """
+    for name, gradient in factors.items():
+        gradient.descend_(tensors[name], descent.lr, descent.weight_decay)
     if phase.adjust:
         gradients = lift(phase.adjust)(tensors, gradients)
     by_adam = [name for name in gradients if name.split(".")[0] in phase.adam]

@@ -69,12 +69,13 @@ def test_trying_leaves_initial_values_and_results_as_they_are(method):
     )
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_step_takes_gradients_once(momentum):
+@pytest.mark.parametrize(("momentum", "made"), [(0.0, False), (0.9, True)])
+def test_a_step_takes_gradients_once_and_those_of_linear_layers_only_for_momentum(momentum, made):
     experiment = toys.experiment("fedavg", model=wide(), momentum=momentum, dtype="float32")
-    parameters = sum(e.value.nbytes for e in experiment.layout.entries if e.parameter)
+    parameters = [e.value for e in experiment.layout.entries if e.parameter]
+    gradients = sum(p.nbytes for p in parameters if made or p.dim() != 2)
     activations = experiment.settings.batch_size * WIDE * 4
-    assert parameters + activations <= trial_of(experiment).step_bytes() <= parameters + 6 * activations
+    assert gradients + activations <= trial_of(experiment).step_bytes() <= gradients + 6 * activations
 
 
 def test_tests_grow_with_their_samples_up_to_a_batch():

@@ -1,0 +1,94 @@
+"""Gradients of linear layers' weights as the factors they are products of.
+
+A step takes W to ``W - lr (dL/dy)^T x`` by one product that adds to W. A gradient of W's size is made only where
+something else is done with it, and then in memory that is kept: for layers of millions of weights fresh memory costs
+more than the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pfl_fast.methods.base import Batch, Client, Loss, Tensors
+from pfl_fast.nn import Linear, LinearCall
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The gradient of one weight: the sum of ``dy^T x`` over the calls of its layer.
+
+    Attributes:
+        pairs: dy ``[b, n]`` and x ``[b, k]`` of each call, at least one.
+    """
+
+    pairs: list[tuple[Tensor, Tensor]]
+
+    def descend_(self, weight: Tensor, lr: float, weight_decay: float) -> None:
+        """A step of SGD without momentum."""
+        kept = 1 - lr * weight_decay
+        for dy, x in self.pairs:
+            torch.addmm(weight, dy.t(), x, beta=kept, alpha=-lr, out=weight)
+            kept = 1.0
+
+    def product_(self, out: Tensor) -> Tensor:
+        """The gradient itself."""
+        (dy, x), *others = self.pairs
+        torch.mm(dy.t(), x, out=out)
+        for dy, x in others:
+            torch.addmm(out, dy.t(), x, out=out)
+        return out
+
+
+class LinearLayers:
+    """The linear layers of a client's modules.
+
+    Attributes:
+        calls: of each layer, by the name of its weight, in the loss that was computed last.
+    """
+
+    def __init__(self, client: nn.Module) -> None:
+        self.layers = {f"{name}.weight": m for name, m in client.named_modules() if isinstance(m, Linear)}
+        self.calls: dict[str, list[LinearCall]] = {}
+        self.memory: Tensors = {}
+
+    def noted(self, loss: Loss, client: Client, batch: Batch) -> tuple[Tensor, Tensors]:
+        """``loss(client, batch)``, in which the calls of layers are noted."""
+        self.calls = {name: [] for name in self.layers}
+        for name, layer in self.layers.items():
+            layer.calls = self.calls[name]
+        try:
+            return loss(client, batch)
+        finally:
+            for layer in self.layers.values():
+                layer.calls = None
+
+    def gradients(self, loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[Tensors, dict[str, Factors]]:
+        """Gradients of a noted loss by name of what it depends on: some as tensors, some as factors.
+
+        A weight that is used otherwise as well has a tensor for all of it.
+        """
+        calls = {name: noted for name, noted in self.calls.items() if name in parameters}
+        wanted: list[Any] = [*parameters.values(), *(call.y for noted in calls.values() for call in noted)]
+        found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+        dense = {name: gradient for name in parameters if (gradient := next(found)) is not None}
+        factors: dict[str, Factors] = {}
+        for name, noted in calls.items():
+            pairs = [(dy, call.x) for call in noted if (dy := next(found)) is not None]
+            if pairs and name in dense:
+                dense[name] = dense[name] + self.product(name, Factors(pairs))
+            elif pairs:
+                factors[name] = Factors(pairs)
+        self.calls = {}  # which hold on to the graph
+        return dense, factors
+
+    def product(self, name: str, factors: Factors) -> Tensor:
+        """A gradient as a tensor, in memory that the next one of this name takes over."""
+        dy, x = factors.pairs[0]
+        if name not in self.memory:
+            self.memory[name] = x.new_empty(dy.shape[1], x.shape[1])
+        return factors.product_(self.memory[name])

@@ -1,0 +1,97 @@
+"""Weights stepped by the factors of their gradients, against autograd's gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from pfl_fast.engine.factors import LinearLayers
+from pfl_fast.methods.base import Batch, Client
+from pfl_fast.nn import replace_linear
+
+LR, DECAY = 0.1, 0.3
+
+
+def client():
+    torch.manual_seed(5)
+    extractor = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 4, bias=False))
+    return Client({"extractor": extractor, "head": nn.Linear(4, 3)}).double()
+
+
+def once(client, batch):
+    return F.cross_entropy(client.head(client.extractor(batch.x)), batch.y), {}
+
+
+def head_twice(client, batch):
+    h = client.extractor(batch.x)
+    return F.cross_entropy(client.head(h), batch.y) + client.head(h.detach() ** 2).square().mean(), {}
+
+
+def weights_too(client, batch):
+    """The head's weight is used by its layer and beside it."""
+    return once(client, batch)[0] + client.head.weight.square().sum(), {}
+
+
+def without_the_extractor(client, batch):
+    return F.cross_entropy(client.head(batch.x[:, :4]), batch.y), {}
+
+
+def batch():
+    torch.manual_seed(6)
+    return Batch(torch.randn(7, 6).double(), torch.randint(3, (7,)), torch.tensor(0))
+
+
+@pytest.mark.parametrize("loss", [once, head_twice, weights_too, without_the_extractor])
+@pytest.mark.parametrize("trained", [("extractor", "head"), ("head",)])
+def test_a_step_by_factors_is_one_by_gradients(loss, trained):
+    mine, theirs = client(), client()
+    replace_linear(mine)
+    layers = LinearLayers(mine)
+    parameters = {name: p for name, p in mine.named_parameters() if name.split(".")[0] in trained}
+    dense, factors = layers.gradients(layers.noted(loss, mine, batch())[0], parameters)
+    expected = torch.autograd.grad(
+        loss(theirs, batch())[0], [theirs.get_parameter(name) for name in parameters], allow_unused=True
+    )
+    assert not set(dense) & set(factors)
+    for (name, parameter), gradient in zip(parameters.items(), expected, strict=True):
+        if gradient is None:
+            assert name not in {*dense, *factors}
+            continue
+        found = layers.product(name, factors[name]) if name in factors else dense[name]
+        torch.testing.assert_close(found, gradient)
+        if name in factors:
+            stepped = parameter.detach().clone()
+            factors[name].descend_(stepped, LR, DECAY)
+            torch.testing.assert_close(stepped, parameter - LR * (gradient + DECAY * parameter))
+
+
+def test_which_gradients_have_factors():
+    mine = client()
+    replace_linear(mine)
+    layers, parameters = LinearLayers(mine), dict(mine.named_parameters())
+    _, factors = layers.gradients(layers.noted(once, mine, batch())[0], parameters)
+    assert set(factors) == {"extractor.0.weight", "extractor.2.weight", "head.weight"}
+    _, factors = layers.gradients(layers.noted(weights_too, mine, batch())[0], parameters)
+    assert set(factors) == {"extractor.0.weight", "extractor.2.weight"}
+
+
+def test_products_take_the_memory_of_the_last_ones_and_nothing_holds_the_graph():
+    mine = client()
+    replace_linear(mine)
+    layers, parameters = LinearLayers(mine), dict(mine.named_parameters())
+    places = []
+    for _ in range(2):
+        _, factors = layers.gradients(layers.noted(once, mine, batch())[0], parameters)
+        places.append(layers.product("head.weight", factors["head.weight"]).data_ptr())
+    assert places[0] == places[1]
+    assert layers.calls == {}
+    assert all(layer.calls is None for layer in layers.layers.values())
+
+
+def test_an_error_in_the_loss_ends_the_noting():
+    mine = client()
+    replace_linear(mine)
+    layers = LinearLayers(mine)
+    with pytest.raises(RuntimeError):
+        layers.noted(once, mine, Batch(torch.randn(7, 5).double(), torch.zeros(7).long(), torch.tensor(0)))
+    assert all(layer.calls is None for layer in layers.layers.values())
