@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl_fast.methods.base import Batch, Client, Loss, Tensors
-from pfl_fast.nn import Linear, LinearCall
+from pfl_fast.nn import Linear, LinearCalls
 
 
 @dataclass(frozen=True)
@@ -45,45 +45,40 @@ class Factors:
 
 
 class LinearLayers:
-    """The linear layers of a client's modules.
-
-    Attributes:
-        calls: of each layer, by the name of its weight, in the loss that was computed last.
-    """
+    """The linear layers of a client's modules, whose calls it has noted."""
 
     def __init__(self, client: nn.Module) -> None:
-        self.layers = {f"{name}.weight": m for name, m in client.named_modules() if isinstance(m, Linear)}
-        self.calls: dict[str, list[LinearCall]] = {}
+        layers = {name: module for name, module in client.named_modules() if isinstance(module, Linear)}
+        self.weights = {layer: f"{name}.weight" for name, layer in layers.items()}
+        self.notes = LinearCalls()
+        for layer in layers.values():
+            layer.notes = self.notes
         self.memory: Tensors = {}
 
     def noted(self, loss: Loss, client: Client, batch: Batch) -> tuple[Tensor, Tensors]:
         """``loss(client, batch)``, in which the calls of layers are noted."""
-        self.calls = {name: [] for name in self.layers}
-        for name, layer in self.layers.items():
-            layer.calls = self.calls[name]
+        self.notes.calls, self.notes.open = [], True
         try:
             return loss(client, batch)
         finally:
-            for layer in self.layers.values():
-                layer.calls = None
+            self.notes.open = False
 
     def gradients(self, loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[Tensors, dict[str, Factors]]:
         """Gradients of a noted loss by name of what it depends on: some as tensors, some as factors.
 
         A weight that is used otherwise as well has a tensor for all of it.
         """
-        calls = {name: noted for name, noted in self.calls.items() if name in parameters}
-        wanted: list[Any] = [*parameters.values(), *(call.y for noted in calls.values() for call in noted)]
+        calls = [(name, c) for c in self.notes.calls if (name := self.weights[c.layer]) in parameters]
+        self.notes.calls = []  # which hold on to the graph
+        wanted: list[Any] = [*parameters.values(), *(call.y for _, call in calls)]
         found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
         dense = {name: gradient for name in parameters if (gradient := next(found)) is not None}
         factors: dict[str, Factors] = {}
-        for name, noted in calls.items():
-            pairs = [(dy, call.x) for call in noted if (dy := next(found)) is not None]
-            if pairs and name in dense:
-                dense[name] = dense[name] + self.product(name, Factors(pairs))
-            elif pairs:
-                factors[name] = Factors(pairs)
-        self.calls = {}  # which hold on to the graph
+        for name, call in calls:
+            if (dy := next(found)) is not None:
+                factors.setdefault(name, Factors([])).pairs.append((dy, call.x))
+        for name in dense.keys() & factors.keys():
+            dense[name] = dense[name] + self.product(name, factors.pop(name))
         return dense, factors
 
     def product(self, name: str, factors: Factors) -> Tensor:

@@ -84,8 +84,8 @@ def test_products_take_the_memory_of_the_last_ones_and_nothing_holds_the_graph()
         _, factors = layers.gradients(layers.noted(once, mine, batch())[0], parameters)
         places.append(layers.product("head.weight", factors["head.weight"]).data_ptr())
     assert places[0] == places[1]
-    assert layers.calls == {}
-    assert all(layer.calls is None for layer in layers.layers.values())
+    assert layers.notes.calls == []
+    assert not layers.notes.open
 
 
 def test_an_error_in_the_loss_ends_the_noting():
@@ -94,4 +94,4 @@ def test_an_error_in_the_loss_ends_the_noting():
     layers = LinearLayers(mine)
     with pytest.raises(RuntimeError):
         layers.noted(once, mine, Batch(torch.randn(7, 5).double(), torch.zeros(7).long(), torch.tensor(0)))
-    assert all(layer.calls is None for layer in layers.layers.values())
+    assert not layers.notes.open

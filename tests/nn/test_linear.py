@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from pfl_fast.nn import Linear, replace_linear
+from pfl_fast.nn import Linear, LinearCalls, replace_linear
 
 
 def layer_and_twin(bias=True):
@@ -15,8 +15,8 @@ def layer_and_twin(bias=True):
 
 def weight_gradient(loss, layer):
     """The sum of the calls' products."""
-    grads = torch.autograd.grad(loss, [call.y for call in layer.calls])
-    return sum(dy.t() @ call.x for dy, call in zip(grads, layer.calls, strict=True))
+    grads = torch.autograd.grad(loss, [call.y for call in layer.notes.calls])
+    return sum(dy.t() @ call.x for dy, call in zip(grads, layer.notes.calls, strict=True))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -24,7 +24,7 @@ def weight_gradient(loss, layer):
 def test_calls_give_the_gradient_of_the_weight(bias, tracked):
     layer, twin = layer_and_twin(bias)
     x = torch.randn(4, 5, requires_grad=tracked)
-    layer.calls = []
+    layer.notes = LinearCalls(open=True)
     mine = (layer(x) ** 2).sum() + layer(2 * x).exp().sum()
     theirs = (twin(x) ** 2).sum() + twin(2 * x).exp().sum()
     torch.testing.assert_close(mine, theirs)
@@ -35,7 +35,7 @@ def test_calls_give_the_gradient_of_the_weight(bias, tracked):
 def test_the_other_gradients_are_autograds():
     layer, twin = layer_and_twin()
     x = torch.randn(4, 5, requires_grad=True)
-    layer.calls = []
+    layer.notes = LinearCalls(open=True)
     mine = torch.autograd.grad((layer(x) ** 2).sum(), [layer.weight, layer.bias, x], allow_unused=True)
     theirs = torch.autograd.grad((twin(x) ** 2).sum(), [twin.weight, twin.bias, x])
     assert mine[0] is None
@@ -46,7 +46,7 @@ def test_the_other_gradients_are_autograds():
 def test_what_is_done_to_the_result_in_place_does_not_matter(bias):
     layer, twin = layer_and_twin(bias)
     x = torch.randn(4, 5)
-    layer.calls = []
+    layer.notes = LinearCalls(open=True)
     mine, theirs = (torch.relu_(used(x).mul_(3)).sum() for used in (layer, twin))
     torch.testing.assert_close(weight_gradient(mine, layer), torch.autograd.grad(theirs, twin.weight)[0])
 
@@ -55,8 +55,8 @@ def test_nothing_is_noted_where_autograd_is_needed_or_nobody_trains():
     layer, _ = layer_and_twin()
     x = torch.randn(4, 5)
     layer(x)
-    assert layer.calls is None
-    layer.calls = []
+    assert layer.notes is None
+    layer.notes = LinearCalls(open=True)
     with torch.no_grad():
         layer(x)
     layer(x[0])
@@ -64,7 +64,10 @@ def test_nothing_is_noted_where_autograd_is_needed_or_nobody_trains():
     torch.func.functional_call(layer, {"weight": 2 * layer.weight}, (x,))
     layer.weight.requires_grad_(False)
     layer(x)
-    assert layer.calls == []
+    layer.weight.requires_grad_(True)
+    layer.notes.open = False
+    layer(x)
+    assert layer.notes.calls == []
 
 
 def test_replacing_keeps_everything_but_the_class():
