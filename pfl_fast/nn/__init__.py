@@ -3,6 +3,7 @@
 from pfl_fast.nn.conditional_policy import ConditionalPolicy
 from pfl_fast.nn.conv_relu_pool import ConvReluPool
 from pfl_fast.nn.feature_selector import FeatureSelector
+from pfl_fast.nn.linear import Linear, replace_linear
 from pfl_fast.nn.orthogonal_projector import OrthogonalProjector
 from pfl_fast.nn.seeded_dropout import SeededDropout, replace_dropout, seed_dropout, seed_names
 
@@ -10,9 +11,11 @@ __all__ = [
     "ConditionalPolicy",
     "ConvReluPool",
     "FeatureSelector",
+    "Linear",
     "OrthogonalProjector",
     "SeededDropout",
     "replace_dropout",
+    "replace_linear",
     "seed_dropout",
     "seed_names",
 ]
