@@ -19,7 +19,7 @@ from pfl_fast.ops.route import all_to_front, check_tensors, expect, save_nothing
 
 # What torch's own products are left with, by the shape of one client: alone or stacked, it has the same bits.
 ROWS = range(2, 129)  # one row is no matter of arithmetic, and with many, general products are as fast
-LEAST_PRODUCTS = 1 << 20  # b k n: with fewer, calling costs more than is saved
+LEAST_PRODUCTS = 1 << 19  # b k n: with fewer, calling costs more than is saved
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -34,7 +34,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ``[*batch, b, n]``.
 
     Gradients reach ``x``, ``weight`` and ``bias``, once. Sums are added in a fixed order, in float32 (float64). With
-    one row, many rows or little work, torch's own product runs instead.
+    one row, many rows or little work, and inside ``torch.func.grad``, torch's own product runs instead.
 
     >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]), torch.tensor([0.5, -0.5]))
     tensor([[11.5000, 16.5000]])
@@ -45,10 +45,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not backend.uses_native():
         _check(x, weight, bias)
         return reference.linear(x, weight, bias)
-    if is_for_torch(x, weight):
+    traced = torch.compiler.is_compiling()
+    transformed = not traced and torch._C._are_functorch_transforms_active()
+    if is_for_torch(x, weight) or (transformed and _is_differentiated()):
         _check(x, weight, bias)
         return _by_torch(x, weight, bias)
-    return cast(Tensor, torch.ops.pfl_fast.linear.default(x, weight, bias))
+    if traced or transformed:
+        return cast(Tensor, torch.ops.pfl_fast.linear.default(x, weight, bias))
+    return cast(Tensor, _Linear.apply(x, weight, bias))
 
 
 def is_for_torch(x: Tensor, weight: Tensor) -> bool:
@@ -57,6 +61,13 @@ def is_for_torch(x: Tensor, weight: Tensor) -> bool:
         return False
     rows, inputs = x.shape[-2:]
     return not (ROWS.start <= rows < ROWS.stop and rows * inputs * weight.shape[-2] >= LEAST_PRODUCTS)
+
+
+def _is_differentiated() -> bool:
+    """Whether ``torch.func`` takes derivatives here, which it cannot do of registered operators."""
+    kinds = torch._C._functorch.TransformType
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return any(level.key() in (kinds.Grad, kinds.Jvp) for level in stack)
 
 
 def _by_torch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -128,8 +139,10 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor
 
 @backend.gradient("linear", setup_context=_save)
 def _(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-    if grad is None:
-        return None, None, None
+    return (None, None, None) if grad is None else _gradients(ctx, grad)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needs = ctx.needs_input_grad
     gradients = torch.ops.pfl_fast.linear_backward.default(grad, *ctx.saved_tensors, *needs)
     return tuple(gradient if needed else None for gradient, needed in zip(gradients, needs, strict=True))
@@ -138,6 +151,23 @@ def _(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
 @backend.gradient("linear_backward", setup_context=save_nothing)
 def _(ctx: Any, *grads: Tensor) -> None:  # noqa: ARG001 called by position
     raise RuntimeError("pfl_fast::linear: second derivatives are not implemented; ops.use('reference') has them")
+
+
+class _Linear(torch.autograd.Function):
+    """The same with less around it: what torch wraps around registered gradients takes as long as a small layer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        with torch._C._AutoDispatchBelowAutograd():
+            return cast(Tensor, torch.ops.pfl_fast.linear.default(x, weight, bias))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+            return _gradients(ctx, grad)
+        with torch._C._AutoDispatchBelowAutograd():
+            return _gradients(ctx, grad)
 
 
 @backend.vmap("linear")

@@ -195,6 +195,49 @@ def test_the_inputs_are_all_that_is_kept():
     assert {t.data_ptr() for t in kept} == {x.data_ptr(), weight.data_ptr()}
 
 
+def test_the_short_way_to_gradients_is_the_registered_one():
+    """The function does without what torch wraps around registered gradients, where it can."""
+    given = [t.requires_grad_() for t in tensors(ROWS.start, 64, ENOUGH)]
+    grad = torch.randn(ROWS.start, ENOUGH)
+    out, registered = ops.linear(*given), native(*given)
+    assert type(out.grad_fn) is not type(registered.grad_fn)
+    assert same_bits(out.detach(), registered.detach())
+    gradients = torch.autograd.grad(out, given, grad, retain_graph=True)
+    theirs = torch.autograd.grad(registered, given, grad)
+    assert all(same_bits(g, t) for g, t in zip(gradients, theirs, strict=True))
+    (only,) = torch.autograd.grad(ops.linear(given[0].detach(), given[1], None), given[1], grad)
+    assert same_bits(only, gradients[1])
+    batch = torch.stack([grad, 2 * grad])
+    batched = torch.vmap(lambda g: torch.autograd.grad(out, given, g, retain_graph=True))(batch)
+    at_once = torch.autograd.grad(out, given, batch, is_grads_batched=True)
+    for found in (batched, at_once):
+        assert all(same_bits(b[0], g) for b, g in zip(found, gradients, strict=True))
+
+
+def square_sum(*tensors):
+    return ops.linear(*tensors).square().sum()
+
+
+def test_derivatives_of_functions_are_torchs():
+    given = tensors(ROWS.start, 64, ENOUGH, dtype=torch.float64)
+    tracked = [t.clone().requires_grad_() for t in given]
+    expected = torch.autograd.grad(square_sum(*tracked), tracked)
+    found = torch.func.grad(square_sum, argnums=(0, 1, 2))(*given)
+    mapped = torch.vmap(torch.func.grad(square_sum, argnums=(0, 1, 2)))(*(t[None] for t in given))
+    for f, m, e in zip(found, mapped, expected, strict=True):
+        assert_close(f, e, scale=1e3)
+        assert_close(m[0], e, scale=1e3)
+
+
+def test_compiled_functions_run_the_operator():
+    tracked = [t.requires_grad_() for t in tensors(ROWS.start, 64, ENOUGH)]
+    given = [t.detach().clone().requires_grad_() for t in tracked]
+    compiled = torch.compile(square_sum, fullgraph=True, backend="aot_eager")
+    assert "pfl_fast::linear" in operators_called(lambda: compiled(*tracked).backward())
+    for t, e in zip(tracked, torch.autograd.grad(square_sum(*given), given), strict=True):
+        assert same_bits(t.grad, e)
+
+
 def test_second_derivatives_are_refused_by_name():
     x, weight, bias = (t.requires_grad_() for t in tensors(ROWS.start, 64, ENOUGH))
     (gradient,) = torch.autograd.grad(ops.linear(x, weight, bias).square().sum(), weight, create_graph=True)
