@@ -6,6 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "dtype.h"
 
@@ -84,6 +85,29 @@ inline void check_shape(const char* op, const std::string& name, const Tensor& t
                         const Tensor& other) {
   PFL_CHECK(shape_of(tensor) == shape_of(other), op, ": ", name, " must have the shape of ", other_name, ", ",
             shape_of(other), ", got ", shape_of(tensor));
+}
+
+// A dimension counted from the last one, which is 1.
+inline int64_t size_from_last(const Tensor& tensor, int64_t from_last) {
+  return tensor.size(tensor.dim() - from_last);
+}
+
+// Whether tensor has the first `count` dimensions of x and then the given ones.
+inline bool continues(const Tensor& tensor, const Tensor& x, int64_t count, const std::vector<int64_t>& sizes) {
+  if (tensor.dim() != count + static_cast<int64_t>(sizes.size())) {
+    return false;
+  }
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) != (d < count ? x.size(d) : sizes[d - count])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+inline void check_beside_x(const char* op, const char* name, const Tensor& tensor, const Tensor& x) {
+  check_dtype(op, name, tensor, "x", x);
+  check_device(op, name, tensor, "x", x);
 }
 
 }  // namespace pfl

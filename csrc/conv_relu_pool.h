@@ -22,29 +22,6 @@
 
 namespace pfl {
 
-// A dimension counted from the last one, which is 1.
-inline int64_t size_from_last(const Tensor& tensor, int64_t from_last) {
-  return tensor.size(tensor.dim() - from_last);
-}
-
-// Whether tensor has the first `count` dimensions of x and then the given ones.
-inline bool continues(const Tensor& tensor, const Tensor& x, int64_t count, const std::vector<int64_t>& sizes) {
-  if (tensor.dim() != count + static_cast<int64_t>(sizes.size())) {
-    return false;
-  }
-  for (int64_t d = 0; d < tensor.dim(); ++d) {
-    if (tensor.size(d) != (d < count ? x.size(d) : sizes[d - count])) {
-      return false;
-    }
-  }
-  return true;
-}
-
-inline void check_beside_x(const char* op, const char* name, const Tensor& tensor, const Tensor& x) {
-  check_dtype(op, name, tensor, "x", x);
-  check_device(op, name, tensor, "x", x);
-}
-
 inline void check_kernels(const char* op, const Tensor& x, const Tensor& weight, int64_t padding) {
   check_float(op, "x", x);
   PFL_CHECK(x.dim() >= 4, op, ": x must be [*batch, b, c, h, w], got shape ", shape_of(x));

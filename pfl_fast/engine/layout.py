@@ -167,9 +167,7 @@ class Layout:
     def bindable_client(self, device: torch.device) -> Client:
         """The client's modules, to which tensors are bound; until then the parameters are not to be written to."""
         parameters = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in self.client.parameters()}
-        client = deepcopy(self.client, parameters).to(device)
-        replace_linear(client)
-        return client
+        return replace_linear(deepcopy(self.client, parameters).to(device))
 
     def new_server(self) -> Tensors:
         """The server's tensors before the first round."""

@@ -1,18 +1,25 @@
-"""Linear layers that note what they are called with, so that their weights can be stepped without a gradient tensor.
+"""The fully connected layer of clients that train with few samples at a time.
 
     y = x W^T + b        dL/dW = (dL/dy)^T x
 
-Whoever has x and dL/dy has the gradient of W as two factors that are small where samples are few.
+Whoever has x and dL/dy has the gradient of W as two factors that are small where samples are few: the layer can note
+them, so that W is stepped without a gradient of its size.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from pfl_fast import ops
+from pfl_fast.ops.linear import is_for_torch
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,14 @@ class LinearCalls:
 
 
 class Linear(nn.Linear):
-    """``nn.Linear``, which notes its calls where ``notes`` says so.
+    """``nn.Linear`` by :func:`pfl_fast.ops.linear`, which notes its calls where ``notes`` says so.
+
+    It has the parameters of ``nn.Linear``, of the same names and initial values. Under autocast, and for anything but
+    ``[b, k]``, it does what ``nn.Linear`` does.
 
     A call that is noted leaves the weight out of the graph: the gradient of the weight does not come from autograd
-    then, but is for whoever asked for the calls to make. Noted are calls on ``[b, k]`` samples with gradients enabled,
-    while the weight is a leaf that wants one; all others do as ``nn.Linear`` does.
+    then, but is for whoever asked for the calls to make. Noted are calls on ``[b, k]`` with gradients enabled, while
+    the weight is a leaf that wants one.
 
     >>> layer, x = Linear(3, 2), torch.ones(4, 3)
     >>> layer.notes = LinearCalls(open=True)
@@ -60,11 +70,14 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """``[b, n]`` for ``[b, k]``."""
         weight, notes = self.weight, self.notes
-        if notes is None or not notes.open or x.dim() != 2 or not _wants_gradient(weight):
+        if x.dim() != 2 or not x.is_floating_point() or torch.is_autocast_enabled(x.device.type):
             return F.linear(x, weight, self.bias)
+        product = F.linear if is_for_torch(x, weight) else ops.linear
+        if notes is None or not notes.open or not _wants_gradient(weight):
+            return product(x, weight, self.bias)
         if not x.requires_grad:
             x = x.detach().requires_grad_()  # so that the result has a place in the graph
-        y = F.linear(x, weight.detach(), self.bias)
+        y = product(x, weight.detach(), self.bias)
         notes.calls.append(LinearCall(self, x.detach(), get_gradient_edge(y)))
         return y
 
@@ -73,14 +86,15 @@ def _wants_gradient(weight: Tensor) -> bool:
     return weight.requires_grad and weight.is_leaf and torch.is_grad_enabled()
 
 
-def replace_linear(module: nn.Module) -> None:
+def replace_linear(module: _Module) -> _Module:
     """Makes every ``nn.Linear`` in ``module`` a :class:`Linear`, with all it has; subclasses stay what they are.
 
-    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    >>> replace_linear(model)
-    >>> type(model[0]).__module__
+    The module is changed in place, and returned.
+
+    >>> type(replace_linear(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))[0]).__module__
     'pfl_fast.nn.linear'
     """
     for layer in module.modules():
         if type(layer) is nn.Linear:
             layer.__class__ = Linear
+    return module

@@ -17,6 +17,7 @@ from pfl_fast.ops.conv_relu_pool import conv_relu_pool
 from pfl_fast.ops.cpn_route import cpn_route
 from pfl_fast.ops.distill_losses import distill_losses
 from pfl_fast.ops.gumbel_mask import gumbel_mask
+from pfl_fast.ops.linear import linear
 from pfl_fast.ops.mix import mix
 from pfl_fast.ops.mmd_rbf import mmd_rbf
 from pfl_fast.ops.orthogonal_project import orthogonal_project
@@ -34,6 +35,7 @@ __all__ = [
     "cpn_route",
     "distill_losses",
     "gumbel_mask",
+    "linear",
     "mix",
     "mmd_rbf",
     "orthogonal_project",

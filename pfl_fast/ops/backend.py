@@ -95,7 +95,13 @@ def _function(
         setup_context(ctx, inputs, output)
         return output
 
-    members = {"forward": staticmethod(forward), "backward": staticmethod(derivative)}
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+            return derivative(ctx, *grads)
+        with torch._C._AutoDispatchBelowAutograd():
+            return derivative(ctx, *grads)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(op, (torch.autograd.Function,), members)
 
 

@@ -98,6 +98,13 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
     return by_client.reshape(*batch, samples, outputs, *pooled.shape[-2:]).to(x.dtype)
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """One matrix product, of stacked clients a batched one, and the bias added."""
+    sum_type = torch.promote_types(x.dtype, torch.float32)
+    product = x.to(sum_type) @ weight.to(sum_type).mT
+    return (product if bias is None else product + bias.to(sum_type).unsqueeze(-2)).to(x.dtype)
+
+
 def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
     """As FedCP's code has it: three Gram matrices, distances from them, one exponential per bandwidth, the mean.
 

@@ -1,0 +1,87 @@
+"""Fully connected layers of the papers' models with the batches that clients train with; one thread, as the engine has
+one client per core, and 20 clients stacked.
+
+Weights of 2048 x 4096 are larger than what allocators keep: their gradients are fresh memory in every turn, and having
+that cleared costs more than computing them, whoever does.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pfl_fast import ops
+from pfl_fast.ops import reference
+
+# Rows, inputs and outputs.
+CNN = [(10, 1024, 512), (10, 512, 1024), (20, 1024, 512), (32, 1024, 512), (64, 1024, 512), (100, 1024, 512)]
+MLP = [(64, 784, 4096), (64, 2048, 4096), (64, 4096, 2048)]
+SMALL = [(1, 1024, 512), (3, 1024, 512), (10, 512, 10)]
+each_size = pytest.mark.parametrize("size", CNN + MLP + SMALL, ids=lambda s: "x".join(map(str, s)))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make(size, *clients):
+    rows, inputs, outputs = size
+    weight = torch.randn(*clients, outputs, inputs) / inputs**0.5
+    return torch.randn(*clients, rows, inputs), weight, torch.randn(*clients, outputs)
+
+
+def stacked_layers(x, weight, bias):
+    """What torch.vmap makes of F.linear."""
+    return torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
+
+
+def both(function, tensors):
+    tracked = [t.clone().requires_grad_() for t in tensors]
+    grad = torch.randn(*tensors[0].shape[:-1], tensors[1].shape[-2])
+    return lambda: torch.autograd.grad(function(*tracked), tracked, grad)
+
+
+@each_size
+def test_linear_forward(race, size):
+    tensors = make(size)
+    compiled = torch.compile(reference.linear, dynamic=False)
+    race(
+        {
+            "native": lambda: ops.linear(*tensors),
+            "torch's layer": lambda: functional.linear(*tensors),
+            "torch.compile of the reference": lambda: compiled(*tensors),
+        }
+    )
+
+
+@each_size
+def test_linear_forward_and_backward(race, size):
+    tensors = make(size)
+    compiled = torch.compile(reference.linear, dynamic=False)
+    race(
+        {
+            "native": both(ops.linear, tensors),
+            "torch's layer": both(functional.linear, tensors),
+            "torch.compile of the reference": both(compiled, tensors),
+        },
+        goals={"torch's layer": 1.7 if size in CNN[:2] else 1.0},
+    )
+
+
+@pytest.mark.parametrize("size", CNN[:2], ids=lambda s: "x".join(map(str, s)))
+def test_linear_forward_and_backward_of_20_clients(race, size):
+    tensors = make(size, 20)
+    compiled = torch.compile(reference.linear, dynamic=False)
+    race(
+        {
+            "native": both(ops.linear, tensors),
+            "torch's layer, stacked": both(stacked_layers, tensors),
+            "torch.compile of the reference": both(compiled, tensors),
+        },
+        goals={"torch's layer, stacked": 1.7},
+    )

@@ -1,0 +1,167 @@
+// CUDA kernels of `linear`: one product of two matrices, of every client, in the three forms that forward and backward
+// need. With few rows, time goes into reading weights: a block reads its part of them once, for kRows rows.
+#include "linear_kernel.h"
+
+#include "platform.cuh"
+
+namespace pfl {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kRows = 32, kColumns = 64;  // of the result, in one block
+constexpr int kDepth = kWarp;             // terms of the sums that are staged at once
+constexpr int kAcross = 16;               // threads side by side
+constexpr int kRowsEach = kRows / (kThreads / kAcross), kColumnsEach = kColumns / kAcross;
+
+// out[c] = left[c] right[c] + bias[c], [rows, depth] times [depth, columns] for each client c.
+struct Product {
+  LinearRows left, right, bias;
+  void* out;
+  int64_t rows, depth, columns;
+};
+
+// kCount rows (columns) of the left (right) matrix from `first` on, kDepth terms of each, as [kDepth, kCount] with
+// zeros past the end. kAlong: whether a row's (column's) terms lie side by side in memory; else the rows (columns) do.
+// Threads read what lies side by side; the pitch is odd, so that they write to different banks either way.
+template <class T, bool kAlong, int kCount>
+__device__ void stage(const T* matrix, int64_t pitch, int64_t first, int64_t count, int64_t begin, int64_t depth,
+                      accumulate_t<T>* tile) {
+  constexpr int kPitch = kCount + 1;
+#pragma unroll 4
+  for (int e = threadIdx.x; e < kCount * kDepth; e += kThreads) {
+    const int i = kAlong ? e / kDepth : e % kCount, k = kAlong ? e % kDepth : e / kCount;
+    const int64_t at = kAlong ? (first + i) * pitch + begin + k : (begin + k) * pitch + first + i;
+    const bool exists = first + i < count && begin + k < depth;
+    tile[k * kPitch + i] = exists ? widen(matrix[at]) : accumulate_t<T>(0);
+  }
+}
+
+// A block for each client and tile of the result. A thread has kRowsEach rows, kColumnsEach columns that lie kAcross
+// apart, and adds up their terms in order: no sum is split.
+template <class T, bool kLeftAlong, bool kRightAlong>
+__global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
+  using A = accumulate_t<T>;
+  PFL_SHARED(A, left, kDepth * (kRows + 1));
+  PFL_SHARED(A, right, kDepth * (kColumns + 1));
+  const int64_t wide = (p.columns + kColumns - 1) / kColumns, high = (p.rows + kRows - 1) / kRows;
+  const int64_t tile = blockIdx.x, client = tile / (wide * high);
+  const int64_t first_row = tile / wide % high * kRows, first_column = tile % wide * kColumns;
+  const T* lefts = static_cast<const T*>(p.left.data) + client * p.left.client;
+  const T* rights = static_cast<const T*>(p.right.data) + client * p.right.client;
+  const int my_row = threadIdx.x / kAcross * kRowsEach, my_column = threadIdx.x % kAcross;
+  A sum[kRowsEach][kColumnsEach] = {};
+#pragma unroll 1
+  for (int64_t begin = 0; begin < p.depth; begin += kDepth) {
+    __syncthreads();  // nobody may still read the previous tiles
+    stage<T, kLeftAlong, kRows>(lefts, p.left.row, first_row, p.rows, begin, p.depth, left);
+    stage<T, kRightAlong, kColumns>(rights, p.right.row, first_column, p.columns, begin, p.depth, right);
+    __syncthreads();
+    // Threads without rows have no work. With few rows, grad_weight has few terms.
+    const int terms = first_row + my_row < p.rows ? static_cast<int>(least(kDepth, p.depth - begin)) : 0;
+#pragma unroll 4
+    for (int k = 0; k < terms; ++k) {
+      A row[kRowsEach], column[kColumnsEach];
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+        row[i] = left[k * (kRows + 1) + my_row + i];
+      }
+#pragma unroll
+      for (int j = 0; j < kColumnsEach; ++j) {
+        column[j] = right[k * (kColumns + 1) + my_column + j * kAcross];
+      }
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumnsEach; ++j) {
+          sum[i][j] += row[i] * column[j];
+        }
+      }
+    }
+  }
+  T* out = static_cast<T*>(p.out) + client * p.rows * p.columns;
+  const T* bias = static_cast<const T*>(p.bias.data);
+#pragma unroll
+  for (int j = 0; j < kColumnsEach; ++j) {
+    const int64_t column = first_column + my_column + j * kAcross;
+    if (column < p.columns) {
+      const A added = bias ? widen(bias[client * p.bias.client + column]) : A(0);
+#pragma unroll
+      for (int i = 0; i < kRowsEach; ++i) {
+        const int64_t row = first_row + my_row + i;
+        if (row < p.rows) {
+          out[row * p.columns + column] = narrow<T>(bias ? sum[i][j] + added : sum[i][j]);
+        }
+      }
+    }
+  }
+}
+
+// A thread for each output of each client: the sum of its gradients over the rows.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    bias_kernel(const LinearSizes sizes, const LinearRows grad, T* __restrict__ grad_bias) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= sizes.clients * sizes.outputs) {
+    return;
+  }
+  const T* column = static_cast<const T*>(grad.data) + at / sizes.outputs * grad.client + at % sizes.outputs;
+  accumulate_t<T> sum = 0;
+#pragma unroll 4
+  for (int64_t r = 0; r < sizes.rows; ++r) {
+    sum += widen(column[r * grad.row]);
+  }
+  grad_bias[at] = narrow<T>(sum);
+}
+
+unsigned blocks_of(int64_t count, int64_t each) {
+  return static_cast<unsigned>((count + each - 1) / each);
+}
+
+template <class T, bool kLeftAlong, bool kRightAlong>
+void multiply(const Product& p, int64_t clients, cudaStream_t stream) {
+  const unsigned tiles = blocks_of(p.rows, kRows) * blocks_of(p.columns, kColumns);
+  PFL_LAUNCH((product_kernel<T, kLeftAlong, kRightAlong>), dim3(static_cast<unsigned>(clients) * tiles), dim3(kThreads),
+             0, stream, p);
+}
+
+template <class T>
+int launch(const Linear& p, cudaStream_t stream) {
+  const LinearSizes& s = p.sizes;
+  multiply<T, true, true>({p.x, p.weight, p.bias, p.out, s.rows, s.inputs, s.outputs}, s.clients, stream);
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <class T>
+int launch(const LinearBackward& p, cudaStream_t stream) {
+  const LinearSizes& s = p.sizes;
+  if (p.grad_x) {
+    const Product product{p.grad, p.weight, LinearRows{}, p.grad_x, s.rows, s.outputs, s.inputs};
+    multiply<T, true, false>(product, s.clients, stream);
+  }
+  if (p.grad_weight) {
+    const Product product{p.grad, p.x, LinearRows{}, p.grad_weight, s.outputs, s.rows, s.inputs};
+    multiply<T, false, false>(product, s.clients, stream);
+  }
+  if (p.grad_bias) {
+    PFL_LAUNCH(bias_kernel<T>, dim3(blocks_of(s.clients * s.outputs, kThreads)), dim3(kThreads), 0, stream, s, p.grad,
+               static_cast<T*>(p.grad_bias));
+  }
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <class Problem>
+int dispatch_type(const Problem& p, void* stream) {
+  const cudaStream_t on = static_cast<cudaStream_t>(stream);
+  return with_type(p.sizes.dtype, [&](auto type) { return launch<decltype(type)>(p, on); });
+}
+
+}  // namespace
+}  // namespace pfl
+
+int pfl_cuda_linear(const pfl::Linear* problem, void* stream) {
+  return pfl::dispatch_type(*problem, stream);
+}
+
+int pfl_cuda_linear_backward(const pfl::LinearBackward* problem, void* stream) {
+  return pfl::dispatch_type(*problem, stream);
+}
