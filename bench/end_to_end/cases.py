@@ -76,9 +76,10 @@ def dataset_of(case: Case, folder: Path | None) -> Dataset:
 
 
 def experiment_of(case: Case, folder: Path | None = None, **settings: Any) -> Experiment:
-    """The library's side, tested once per round, as the yardstick is."""
+    """The library's side, of which clients are tested once per round and nothing else is, as the yardstick does it."""
     dataset = dataset_of(case, folder)
-    values: dict[str, Any] = {"eval_at": "after_agg", "rounds": ROUNDS, "report": lambda _: None, **settings}
+    tests = {"eval_at": "after_agg", "eval_global": False}
+    values: dict[str, Any] = {**tests, "rounds": ROUNDS, "report": lambda _: None, **settings}
     if case.lr is not None:
         values["lr"] = case.lr
     return Experiment(
