@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl_fast import ops
+from pfl_fast.ops.linear import is_for_torch
 
 
 class Linear(nn.Linear):
@@ -20,7 +21,9 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[b, out_features]`` for ``[b, in_features]``."""
-        if x.dim() != 2 or not x.is_floating_point() or torch.is_autocast_enabled(x.device.type):
+        if is_for_torch(x, self.weight) or x.dim() != 2 or not x.is_floating_point():
+            return super().forward(x)
+        if torch.is_autocast_enabled(x.device.type):
             return super().forward(x)
         return ops.linear(x, self.weight, self.bias)
 
