@@ -79,33 +79,36 @@ def _by_torch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """The contract in csrc/linear.h, for the paths that do not reach it: the reference, shape-only tensors."""
+    """The contract in csrc/linear.h, for the paths that do not reach it: torch's product, shape-only tensors.
+
+    Messages are only made where there is something to say: this runs before products that take a few microseconds.
+    """
     op = "linear"
     _check_weight(op, x, weight)
     if bias is not None:
         _check_beside_x(op, "bias", bias, x)
-        expect(
-            op,
-            list(bias.shape) == list(weight.shape[:-1]),
-            f"bias must be [*batch, n] beside weight {list(weight.shape)}, got {list(bias.shape)}",
-        )
+        if bias.shape != weight.shape[:-1]:
+            got = list(bias.shape)
+            expect(op, False, f"bias must be [*batch, n] beside weight {list(weight.shape)}, got {got}")
 
 
 def _check_beside_x(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
-    expect(op, tensor.dtype == x.dtype, f"{name} must have the dtype of x, {x.dtype}, got {tensor.dtype}")
-    expect(op, tensor.device == x.device, f"{name} must be on the device of x, {x.device}, got {tensor.device}")
+    if tensor.dtype != x.dtype:
+        expect(op, False, f"{name} must have the dtype of x, {x.dtype}, got {tensor.dtype}")
+    if tensor.device != x.device:
+        expect(op, False, f"{name} must be on the device of x, {x.device}, got {tensor.device}")
 
 
 def _check_weight(op: str, x: Tensor, weight: Tensor) -> None:
-    expect(op, x.dtype in backend.FLOATS, f"x must be float64, float32, bfloat16 or float16, got {x.dtype}")
-    expect(op, x.dim() >= 2, f"x must be [*batch, b, k], got shape {list(x.shape)}")
+    if x.dtype not in backend.FLOATS:
+        expect(op, False, f"x must be float64, float32, bfloat16 or float16, got {x.dtype}")
+    if x.dim() < 2:
+        expect(op, False, f"x must be [*batch, b, k], got shape {list(x.shape)}")
     _check_beside_x(op, "weight", weight, x)
-    got = list(weight.shape)
-    expect(
-        op,
-        weight.dim() == x.dim() and got == [*x.shape[:-2], got[-2], x.shape[-1]],
-        f"weight must be [*batch, n, k] with the batch and the k of x {list(x.shape)}, got {got}",
-    )
+    shape, own = weight.shape, x.shape
+    if len(shape) != len(own) or shape[-1] != own[-1] or shape[:-2] != own[:-2]:
+        what = f"weight must be [*batch, n, k] with the batch and the k of x {list(own)}"
+        expect(op, False, f"{what}, got {list(shape)}")
 
 
 @backend.fake("linear")
