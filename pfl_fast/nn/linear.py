@@ -70,7 +70,7 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """``[b, n]`` for ``[b, k]``."""
         weight, notes = self.weight, self.notes
-        if x.dim() != 2 or not x.is_floating_point() or torch.is_autocast_enabled(x.device.type):
+        if x.dim() != 2 or torch.is_autocast_enabled(x.device.type):
             return F.linear(x, weight, self.bias)
         product = F.linear if is_for_torch(x, weight) else ops.linear
         if notes is None or not notes.open or not _wants_gradient(weight):

@@ -48,7 +48,9 @@ def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float] = (10.0, 15.0, 20.
     for name, value in (("x", x), ("y", y)):
         if not isinstance(value, Tensor):
             raise TypeError(f"pfl_fast::mmd_rbf: {name} must be a tensor, got {type(value).__name__}")
-    if isinstance(bandwidths, str) or not isinstance(bandwidths, Sequence):
+    if not isinstance(bandwidths, (tuple, list)) and (
+        isinstance(bandwidths, str) or not isinstance(bandwidths, Sequence)
+    ):
         raise TypeError(f"pfl_fast::mmd_rbf: bandwidths must be a sequence of numbers, got {type(bandwidths).__name__}")
     if backend.uses_native():
         return cast(Tensor, backend.call("mmd_rbf", x, y, bandwidths)[0])
