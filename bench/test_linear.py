@@ -1,8 +1,8 @@
 """Fully connected layers of the papers' models with the batches that clients train with; one thread, as the engine has
 one client per core, and 20 clients stacked.
 
-Gradients of 2048 x 4096 weights, and of 20 clients, are larger than what allocators keep: they are fresh memory in every
-turn, and having that cleared costs as much as computing them, or more, whoever does it.
+Gradients of 2048 x 4096 weights, and of 20 clients, are larger than what allocators keep: they are fresh memory in
+every turn, and having that cleared costs as much as computing them, or more, whoever does it.
 """
 
 from __future__ import annotations
