@@ -17,7 +17,7 @@ from torch.nn import functional
 from pfl_fast.ops import backend, reference
 from pfl_fast.ops.route import all_to_front, check_tensors, expect, save_nothing
 
-# What torch's own products are left with, by the shape of one client: alone or stacked, it has the same bits.
+# What runs natively, by the shape of one client: alone or stacked, it is decided alike. The rest is left to torch.
 ROWS = range(2, 129)  # one row is no matter of arithmetic, and with many, general products are as fast
 LEAST_PRODUCTS = 1 << 19  # b k n: with fewer, calling costs more than is saved
 
@@ -34,7 +34,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ``[*batch, b, n]``.
 
     Gradients reach ``x``, ``weight`` and ``bias``, once. Sums are added in a fixed order, in float32 (float64). With
-    one row, many rows or little work, and inside ``torch.func.grad``, torch's own product runs instead.
+    one row, many rows or little work, and inside ``torch.func.grad``, torch's own product runs instead, in torch's
+    order.
 
     >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]), torch.tensor([0.5, -0.5]))
     tensor([[11.5000, 16.5000]])
