@@ -46,6 +46,13 @@ struct Lanes {
   static inline __attribute__((always_inline)) void store(const Vector& vector, A* values) {
     *reinterpret_cast<Unaligned*>(values) = vector;
   }
+  // The value in every lane. As an integer: there are processors on which a broadcast of a floating-point number keeps
+  // a multiplier busy.
+  static inline __attribute__((always_inline)) Vector splat(const A* value) {
+    typename Integer<A>::type bits;
+    std::memcpy(&bits, value, sizeof bits);
+    return reinterpret_cast<Vector>(Integers{} + bits);
+  }
 };
 
 // out[j] = row[j * stride], in the type sums are kept in.

@@ -43,7 +43,7 @@ void multiply_tile(Matrix<const A> left, Matrix<const A> right, int64_t terms, M
     }
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
-      const A value = left.data[r * left.row + k * left.column];
+      const Vector value = Lanes<A>::splat(left.data + r * left.row + k * left.column);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         sums[r][v] = sums[r][v] + factors[v] * value;
