@@ -117,7 +117,8 @@ def table(stored: dict) -> str:
     few = "" if mode == "full" else ", at most 200 samples per client (`--quick`)"
     lines = [
         f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, commit {result['commit']}{few}. "
-        f"In the same run a matrix product made {peaks['gemm_gflops']:.0f} GFLOP/s.",
+        f"In the same run a matrix product made {peaks['gemm_gflops']:.0f} GFLOP/s; both sides' GFLOP/s count the "
+        "yardstick's arithmetic, of which the library's convolutions need less.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "| " + " | ".join(["---"] * len(HEADER)) + " |",
