@@ -75,6 +75,7 @@ class LinearLayers:
         dense = {name: gradient for name in parameters if (gradient := next(found)) is not None}
         factors: dict[str, Factors] = {}
         for name, call in calls:
+            call.check()
             if (dy := next(found)) is not None:
                 factors.setdefault(name, Factors([])).pairs.append((dy, call.x))
         for name in dense.keys() & factors.keys():

@@ -30,11 +30,21 @@ class LinearCall:
         layer: which.
         x: ``[b, k]``, what it was given.
         y: where in the graph the gradient of its result arises, whatever is done to the result in place later on.
+        version: of x's values, which change if something is done to x in place.
     """
 
     layer: Linear
     x: Tensor
     y: GradientEdge
+    version: int
+
+    def check(self) -> None:
+        """As autograd does: a gradient cannot be had any more if what it is made of was changed."""
+        if self.x._version != self.version:
+            raise RuntimeError(
+                f"the input {list(self.x.shape)} of {self.layer} was changed in place after the layer saw it, and is "
+                "needed for the gradient of its weight; change a copy instead"
+            )
 
 
 @dataclass
@@ -78,7 +88,7 @@ class Linear(nn.Linear):
         if not x.requires_grad:
             x = x.detach().requires_grad_()  # so that the result has a place in the graph
         y = product(x, weight.detach(), self.bias)
-        notes.calls.append(LinearCall(self, x.detach(), get_gradient_edge(y)))
+        notes.calls.append(LinearCall(self, x.detach(), get_gradient_edge(y), x._version))
         return y
 
 

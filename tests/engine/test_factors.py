@@ -95,3 +95,18 @@ def test_an_error_in_the_loss_ends_the_noting():
     with pytest.raises(RuntimeError):
         layers.noted(once, mine, Batch(torch.randn(7, 5).double(), torch.zeros(7).long(), torch.tensor(0)))
     assert not layers.notes.open
+
+
+def test_what_a_layer_saw_must_not_be_changed_before_its_gradient_is_taken():
+    def loss(client, batch):
+        h = client.extractor(batch.x)
+        out = client.head(h).sum()
+        h.add_(1.0)
+        return out, {}
+
+    mine = client()
+    replace_linear(mine)
+    layers = LinearLayers(mine)
+    value, _ = layers.noted(loss, mine, batch())
+    with pytest.raises(RuntimeError, match=r"input \[7, 4\] of Linear.* was changed in place"):
+        layers.gradients(value, dict(mine.named_parameters()))
