@@ -4,63 +4,23 @@
 #include "linear_kernel.h"
 
 #include "convert.h"
+#include "lanes.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// A register of the instruction set, and how many rows of a tile its registers hold.
+// Sums that registers hold: of a tile of dot products, and of one of scaled rows.
 #if defined(__AVX512F__)
-constexpr int64_t kVectorBytes = 64;
-constexpr int kDotRows = 6, kDotOutputs = 4;  // sums of a tile of dot products
-constexpr int kRows = 6, kVectors = 4;        // sums of a tile of scaled rows
+constexpr int kDotRows = 6, kDotOutputs = 4;
+constexpr int kRows = 6, kVectors = 4;
 #elif defined(__AVX2__)
-constexpr int64_t kVectorBytes = 32;
 constexpr int kDotRows = 3, kDotOutputs = 2;
 constexpr int kRows = 6, kVectors = 2;
 #else
-constexpr int64_t kVectorBytes = 16;
 constexpr int kDotRows = 2, kDotOutputs = 1;
 constexpr int kRows = 6, kVectors = 2;
 #endif
-
-inline int64_t least(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-template <class A>
-struct Bits {
-  using type = int32_t;
-};
-template <>
-struct Bits<double> {
-  using type = int64_t;
-};
-
-template <class A>
-struct Lanes {
-  static constexpr int64_t kCount = kVectorBytes / sizeof(A);
-  // A sum of products along a row always has 64 bytes of lanes, be they one register or several: the same bits.
-  static constexpr int64_t kStep = 64 / sizeof(A);
-  static constexpr int kParts = kStep / kCount;
-  typedef A Vector __attribute__((vector_size(kVectorBytes)));
-  typedef A Unaligned __attribute__((vector_size(kVectorBytes), aligned(alignof(A)), may_alias));
-  typedef typename Bits<A>::type Integers __attribute__((vector_size(kVectorBytes)));
-
-  static inline __attribute__((always_inline)) Vector load(const A* values) {
-    return *reinterpret_cast<const Unaligned*>(values);
-  }
-  static inline __attribute__((always_inline)) void store(const Vector& vector, A* values) {
-    *reinterpret_cast<Unaligned*>(values) = vector;
-  }
-  // The value in every lane. As an integer: there are processors on which a broadcast of a floating-point number keeps
-  // a multiplier busy.
-  static inline __attribute__((always_inline)) Vector splat(const A* value) {
-    typename Bits<A>::type bits;
-    std::memcpy(&bits, value, sizeof bits);
-    return reinterpret_cast<Vector>(Integers{} + bits);
-  }
-};
 
 #if defined(__GNUC__) && !defined(__clang__)
 // Neighbouring runs of kHalf lanes in a and then b, each added to the run behind it: half as many lanes for each sum.

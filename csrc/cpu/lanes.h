@@ -1,0 +1,62 @@
+// Vectors as wide as the instruction set's registers, for kernels that keep their sums in them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "capability.h"
+
+namespace pfl {
+namespace PFL_CAPABILITY {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int64_t kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int64_t kVectorBytes = 32;
+#else
+constexpr int64_t kVectorBytes = 16;
+#endif
+
+inline int64_t least(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+template <class A>
+struct Integer {
+  using type = int32_t;
+};
+template <>
+struct Integer<double> {
+  using type = int64_t;
+};
+
+template <class A>
+struct Lanes {
+  static constexpr int64_t kCount = kVectorBytes / sizeof(A);
+  // A sum of products along a row always has 64 bytes of lanes, be they one register or several: the same bits.
+  static constexpr int64_t kStep = 64 / sizeof(A);
+  static constexpr int kParts = kStep / kCount;
+  typedef A Vector __attribute__((vector_size(kVectorBytes)));
+  typedef A Unaligned __attribute__((vector_size(kVectorBytes), aligned(alignof(A)), may_alias));
+  typedef typename Integer<A>::type Integers __attribute__((vector_size(kVectorBytes)));
+  typedef uint8_t Bytes __attribute__((vector_size(kCount)));
+
+  static inline __attribute__((always_inline)) Vector load(const A* values) {
+    return *reinterpret_cast<const Unaligned*>(values);
+  }
+  static inline __attribute__((always_inline)) void store(const Vector& vector, A* values) {
+    *reinterpret_cast<Unaligned*>(values) = vector;
+  }
+  // The value in every lane. As an integer: there are processors on which a broadcast of a floating-point number keeps
+  // a multiplier busy.
+  static inline __attribute__((always_inline)) Vector splat(const A* value) {
+    typename Integer<A>::type bits;
+    std::memcpy(&bits, value, sizeof bits);
+    return reinterpret_cast<Vector>(Integers{} + bits);
+  }
+};
+
+}  // namespace
+}  // namespace PFL_CAPABILITY
+}  // namespace pfl
