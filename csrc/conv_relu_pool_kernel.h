@@ -132,7 +132,7 @@ inline int64_t conv_wide_image(const ConvReluPoolSizes& s) {
   return (padded > tiles ? padded : tiles) * conv_wide_width(s) * conv_round_up(s.channels, kConvOutputs);
 }
 
-// Values of scratch memory: kernels, tiles on both sides of the product and, for the gradient of pixels, images.
+// Values of scratch memory: kernels, and tiles on both sides of the product, for 64 positions each.
 inline int64_t conv_wide_scratch(const ConvReluPoolSizes& s) {
   const int64_t channels = conv_round_up(s.channels, kConvOutputs), outputs = conv_round_up(s.outputs, kConvOutputs);
   return 64 * (channels * outputs + kConvTiles * (channels + outputs) + 3 * kConvLine) + kConvLine;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "conv_image.h"
+#include "scaled_rows.h"
 #include "winograd.h"
 
 namespace pfl {
@@ -27,33 +28,14 @@ struct Matrix {
 // out[r][..] (+)= sum_k left(r, k) * right(k, ..), for kRows rows and kVectors vectors of columns.
 template <class A, int kRows, int kVectors>
 void multiply_tile(Matrix<const A> left, Matrix<const A> right, int64_t terms, Matrix<A> out, bool adds) {
-  using Vector = typename Lanes<A>::Vector;
-  constexpr int64_t kCount = Lanes<A>::kCount;
-  Vector sums[kRows][kVectors];
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows * kVectors; ++i) {
-    const A* before = out.data + i / kVectors * out.row + i % kVectors * kCount;
-    sums[i / kVectors][i % kVectors] = adds ? Lanes<A>::load(before) : Vector{};
+  ScaledRows<A, kRows, kVectors> tile;
+  if (adds) {
+    tile.load(out.data, out.row);
+  } else {
+    tile.clear();
   }
-  for (int64_t k = 0; k < terms; ++k) {
-    Vector factors[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      factors[v] = Lanes<A>::load(right.data + k * right.row + v * kCount);
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      const Vector value = Lanes<A>::splat(left.data + r * left.row + k * left.column);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] = sums[r][v] + factors[v] * value;
-      }
-    }
-  }
-#pragma GCC unroll 32
-  for (int i = 0; i < kRows * kVectors; ++i) {
-    Lanes<A>::store(sums[i / kVectors][i % kVectors], out.data + i / kVectors * out.row + i % kVectors * kCount);
-  }
+  tile.add(left.data, left.row, left.column, right.data, right.row, terms);
+  tile.store(out.data, out.row);
 }
 
 template <class A, int kVectors>
