@@ -18,6 +18,7 @@ from pfl_fast.ops import reference
 CNN = [(10, 1024, 512), (10, 512, 1024), (20, 1024, 512), (32, 1024, 512), (64, 1024, 512), (100, 1024, 512)]
 MLP = [(64, 784, 4096), (64, 2048, 4096), (64, 4096, 2048)]
 SMALL = [(1, 1024, 512), (3, 1024, 512), (10, 512, 10)]
+LR = 1e-9  # the weights stay what they are
 each_size = pytest.mark.parametrize("size", CNN + MLP + SMALL, ids=lambda s: "x".join(map(str, s)))
 
 
@@ -84,4 +85,46 @@ def test_linear_forward_and_backward_of_20_clients(race, size):
             "torch.compile of the reference": both(compiled, tensors),
         },
         goals={"torch's layer, stacked": 1.0},
+    )
+
+
+@each_size
+def test_linear_step(race, size):
+    """A step of SGD from what went into the layer and what came back, against making the gradient first."""
+    x, weight, _ = make(size)
+    grad, gradient = torch.randn(size[0], size[2]), torch.empty_like(weight)
+
+    def by_gradient():
+        torch.mm(grad.t(), x, out=gradient)
+        weight.add_(gradient, alpha=-LR)
+
+    race(
+        {
+            "native": lambda: ops.linear_step_(weight, grad, x, lr=LR),
+            "torch's product added in place": lambda: torch.addmm(weight, grad.t(), x, alpha=-LR, out=weight),
+            "gradient, then added": by_gradient,
+        }
+    )
+
+
+@pytest.mark.parametrize("size", [CNN[0], CNN[4], *MLP[1:]], ids=lambda s: "x".join(map(str, s)))
+def test_linear_behind_a_relu(race, size):
+    """Two features in five are zero in the whole batch, and two gradients in five, as is common behind a ReLU."""
+    x, weight, bias = make(size)
+    grad = torch.randn(size[0], size[2])
+    x[:, torch.rand(size[1]) < 0.4] = 0
+    grad[:, torch.rand(size[2]) < 0.4] = 0
+
+    def all_three(layer, step):
+        given = x.requires_grad_()
+        torch.autograd.grad(layer(given, weight, bias), given, grad)
+        step()
+
+    race(
+        {
+            "native": lambda: all_three(ops.linear, lambda: ops.linear_step_(weight, grad, x, lr=LR)),
+            "torch's layer, product added in place": lambda: all_three(
+                functional.linear, lambda: torch.addmm(weight, grad.t(), x.detach(), alpha=-LR, out=weight)
+            ),
+        }
     )

@@ -4,10 +4,20 @@
 //   weight   [*batch, n, k], of one client each
 //   bias     [*batch, n], or none
 //   result   [*batch, b, n]: x weight^T + bias
+//
+// And of `linear_step_`, a step of SGD on such a layer's weight, of whose gradient nobody needs more than its factors:
+//
+//   grad     [*batch, b, n], of the result
+//   start    [*batch, n, k], or none: the weight itself
+//   weight   becomes start - lr (grad^T x + weight_decay start)
+//
+// Terms that are zero in all rows that are multiplied together are left out: what such a zero would be multiplied with
+// does not matter, not even if it is infinite or NaN.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
 
+#include <cmath>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -80,16 +90,20 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   return out;
 }
 
+inline void check_grad(const char* op, const Tensor& grad, const Tensor& x, const Tensor& weight) {
+  check_beside_x(op, "grad", grad, x);
+  PFL_CHECK(continues(grad, x, x.dim() - 1, {size_from_last(weight, 2)}), op,
+            ": grad must have the shape of the result, [*batch, b, n] beside x ", shape_of(x), " and weight ",
+            shape_of(weight), ", got ", shape_of(grad));
+}
+
 template <class Run>
 std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                                    bool needs_x, bool needs_weight, bool needs_bias, Run run) {
   const char* op = "pfl_fast::linear_backward";
   check_weight(op, x, weight);
   const LinearSizes sizes = linear_sizes(x, weight);
-  check_beside_x(op, "grad", grad, x);
-  PFL_CHECK(continues(grad, x, x.dim() - 1, {sizes.outputs}), op,
-            ": grad must have the shape of the result, [*batch, b, n] beside x ", shape_of(x), " and weight ",
-            shape_of(weight), ", got ", shape_of(grad));
+  check_grad(op, grad, x, weight);
   const std::vector<int64_t> nothing{0}, of_bias(weight.sizes().begin(), weight.sizes().end() - 1);
   Tensor grad_x = torch::stable::new_empty(x, needs_x ? with_last(x, sizes.inputs) : nothing);
   Tensor grad_weight = torch::stable::new_empty(x, needs_weight ? with_last(weight, sizes.inputs) : nothing);
@@ -99,6 +113,44 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& grad, const Ten
   run(LinearBackward{sizes, rows_of(grads, 2), rows_of(xs, 2), rows_of(weights, 2), wanted(grad_x), wanted(grad_weight),
                      wanted(grad_bias)});
   return {std::move(grad_x), std::move(grad_weight), std::move(grad_bias)};
+}
+
+inline void check_step(const Tensor& weight, const Tensor& grad, const Tensor& x, const std::optional<Tensor>& start,
+                       double lr, double weight_decay) {
+  const char* op = "pfl_fast::linear_step_";
+  check_weight(op, x, weight);
+  check_grad(op, grad, x, weight);
+  if (start) {
+    check_shape(op, "start", *start, "weight", weight);
+    check_beside_x(op, "start", *start, x);
+  }
+  PFL_CHECK(lr >= 0 && std::isfinite(lr), op, ": lr must be finite and not negative, got ", lr);
+  PFL_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), op,
+            ": weight_decay must be finite and not negative, got ", weight_decay);
+  for (int64_t d = 0; d < weight.dim(); ++d) {
+    PFL_CHECK(weight.size(d) < 2 || weight.stride(d) != 0, op,
+              ": weight must not be expanded, as it is written to, got stride 0 in dimension ", d, " of ",
+              shape_of(weight));
+  }
+}
+
+template <class Run>
+void linear_step(Tensor& weight, const Tensor& grad, const Tensor& x, const std::optional<Tensor>& start, double lr,
+                 double weight_decay, Run run) {
+  check_step(weight, grad, x, start, lr, weight_decay);
+  if (weight.numel() == 0) {
+    return;
+  }
+  // What cannot be walked is stepped in a copy.
+  Tensor target = with_rows(weight, 2);
+  const Tensor from = start ? with_rows(*start, 2) : target;
+  const Tensor grads = with_rows(grad, 2), xs = with_rows(x, 2);
+  const LinearRows written = rows_of(target, 2);
+  run(LinearStep{linear_sizes(x, weight), rows_of(grads, 2), rows_of(xs, 2), rows_of(from, 2),
+                 target.mutable_data_ptr(), written.client, written.row, lr, weight_decay});
+  if (target.const_data_ptr() != weight.const_data_ptr()) {
+    torch::stable::copy_(weight, target);
+  }
 }
 
 }  // namespace pfl

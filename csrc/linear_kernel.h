@@ -43,12 +43,28 @@ struct LinearBackward {
   void* grad_bias;    // [C, n]
 };
 
-constexpr int64_t kLinearLine = 16;         // floats in a cache line
-constexpr int64_t kLinearOutputs = 16;      // outputs of one task of the CPU's forward
-constexpr int64_t kLinearColumns = 64;      // columns of one task of its grad_x, and of a panel
-constexpr int64_t kLinearStrip = 512;       // columns whose sums grad_x has in cache
-constexpr int64_t kLinearGradOutputs = 48;  // outputs of one task of its grad_weight
-constexpr int64_t kLinearDepth = 64;        // terms of grad_x's sums that are added up while a panel is in cache
+// weight = start - lr (grad^T x + weight_decay start), rounded as `sgd_` does it. Start may be the weight itself.
+struct LinearStep {
+  LinearSizes sizes;
+  LinearRows grad;   // [C, b, n]
+  LinearRows x;      // [C, b, k]
+  LinearRows start;  // [C, n, k]
+  void* weight;      // [C, n, k]
+  int64_t weight_client, weight_row;
+  double lr, weight_decay;
+};
+
+constexpr int64_t kLinearLine = 16;        // floats in a cache line
+constexpr int64_t kLinearOutputs = 48;     // outputs of one task of the CPU's forward and of its grad_weight
+constexpr int64_t kLinearDotOutputs = 16;  // outputs whose sums along rows are in cache
+constexpr int64_t kLinearColumns = 64;     // columns of one task of its grad_x, and of a panel
+constexpr int64_t kLinearStrip = 512;      // columns whose sums grad_x has in cache
+constexpr int64_t kLinearDepth = 64;       // terms of grad_x's sums that are added up while a panel is in cache
+constexpr int64_t kLinearAcross = 17;      // fewest rows whose products are summed side by side
+constexpr int64_t kLinearChunk = 32;       // most of them in a tile
+constexpr int64_t kLinearAcrossDepth =
+    96;                              // inputs that are multiplied before the next: those of a chunk stay in cache
+constexpr int64_t kLinearGroup = 6;  // most rows of a tile
 
 namespace {  // a copy for each instruction set
 
@@ -59,17 +75,30 @@ inline int64_t linear_round_up(int64_t count, int64_t to) {
   return linear_blocks(count, to) * to;
 }
 
+// Whether the forward's lanes lie across rows, which fills them only if there are enough rows, or along them. By the
+// number of rows alone: the order of sums follows from it.
+inline bool linear_is_across(int64_t rows) {
+  return rows >= kLinearAcross && 5 * rows >= 4 * linear_round_up(rows, kLinearLine);
+}
+
 // What one task needs beside its tensors, in values of the type sums are kept in.
 inline int64_t linear_scratch(const LinearSizes& s) {
-  const int64_t sums = s.rows * kLinearOutputs * kLinearLine;
-  return s.rows * linear_round_up(s.inputs, kLinearLine) + sums + kLinearLine;
+  const int64_t room = linear_round_up(s.rows, kLinearChunk);
+  const int64_t x = room * linear_round_up(s.inputs, kLinearLine);
+  if (!linear_is_across(s.rows)) {
+    return x + s.rows * kLinearDotOutputs * kLinearLine + kLinearLine;
+  }
+  const int64_t blocks = linear_blocks(s.inputs, kLinearAcrossDepth);
+  const int64_t lists = linear_blocks(room, kLinearLine / 2) * (s.inputs + blocks + 1);
+  return x + (room + kLinearAcrossDepth) * kLinearOutputs + lists + kLinearLine;
 }
 inline int64_t linear_grad_x_scratch(const LinearSizes& s) {
-  const int64_t grads = s.rows * linear_round_up(s.outputs, kLinearDepth);
-  return grads + s.rows * kLinearStrip + kLinearDepth * kLinearColumns + kLinearLine;
+  const int64_t groups = linear_blocks(s.rows, kLinearGroup), blocks = linear_blocks(s.outputs, kLinearDepth);
+  const int64_t lists = groups * (s.outputs + blocks + 1);
+  return s.rows * (s.outputs + kLinearStrip) + kLinearDepth * kLinearColumns + lists + kLinearLine;
 }
 inline int64_t linear_grad_weight_scratch(const LinearSizes& s) {
-  return s.rows * (linear_round_up(s.inputs, kLinearColumns) + kLinearGradOutputs) + kLinearLine;
+  return s.rows * (linear_round_up(s.inputs, kLinearColumns) + kLinearOutputs + kLinearGroup + 1) + 2 * kLinearLine;
 }
 
 }  // namespace
@@ -78,12 +107,16 @@ inline int64_t linear_grad_weight_scratch(const LinearSizes& s) {
 PFL_DECLARE_CPU_KERNEL(linear, (const Linear& p, int64_t begin, int64_t end, void* scratch))
 // [begin, end): blocks of kLinearColumns columns, of all clients.
 PFL_DECLARE_CPU_KERNEL(linear_grad_x, (const LinearBackward& p, int64_t begin, int64_t end, void* scratch))
-// [begin, end): blocks of kLinearGradOutputs outputs, of all clients. The gradient of the bias, too.
+// [begin, end): blocks of kLinearOutputs outputs, of all clients. The gradient of the bias, too.
 PFL_DECLARE_CPU_KERNEL(linear_grad_weight, (const LinearBackward& p, int64_t begin, int64_t end, void* scratch))
+
+// The same blocks.
+PFL_DECLARE_CPU_KERNEL(linear_step, (const LinearStep& p, int64_t begin, int64_t end, void* scratch))
 
 }  // namespace pfl
 
 extern "C" {
 int pfl_cuda_linear(const pfl::Linear* problem, void* stream);
 int pfl_cuda_linear_backward(const pfl::LinearBackward* problem, void* stream);
+int pfl_cuda_linear_step(const pfl::LinearStep* problem, void* stream);
 }

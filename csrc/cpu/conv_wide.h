@@ -34,7 +34,7 @@ void multiply_tile(Matrix<const A> left, Matrix<const A> right, int64_t terms, M
   } else {
     tile.clear();
   }
-  tile.add(left.data, left.row, left.column, right.data, right.row, terms);
+  tile.add(left.data, left.row, Every{left.column}, right.data, Every{right.row}, terms);
   tile.store(out.data, out.row);
 }
 

@@ -1,5 +1,5 @@
-// `linear` on CPU tensors: how the work is dealt to threads. The arithmetic is in linear_kernel.cpp and
-// linear_backward_kernel.cpp. No sum is ever split.
+// `linear` and `linear_step_` on CPU tensors: how the work is dealt to threads. The arithmetic is in linear_kernel.cpp,
+// linear_grad_x_kernel.cpp and linear_grad_weight_kernel.cpp. No sum is ever split.
 #include "linear.h"
 
 #include <torch/csrc/stable/library.h>
@@ -34,13 +34,19 @@ void forward(const Linear& p) {
 void backward(const LinearBackward& p) {
   const LinearSizes& s = p.sizes;
   if (p.grad_weight || p.grad_bias) {
-    run_blocks(p, PFL_CPU_KERNEL(linear_grad_weight), linear_blocks(s.outputs, kLinearGradOutputs),
-               kLinearGradOutputs * s.rows * (p.grad_weight ? s.inputs : 1), linear_grad_weight_scratch(s));
+    run_blocks(p, PFL_CPU_KERNEL(linear_grad_weight), linear_blocks(s.outputs, kLinearOutputs),
+               kLinearOutputs * s.rows * (p.grad_weight ? s.inputs : 1), linear_grad_weight_scratch(s));
   }
   if (p.grad_x) {
     run_blocks(p, PFL_CPU_KERNEL(linear_grad_x), linear_blocks(s.inputs, kLinearColumns),
                kLinearColumns * s.rows * s.outputs, linear_grad_x_scratch(s));
   }
+}
+
+void step(const LinearStep& p) {
+  const LinearSizes& s = p.sizes;
+  run_blocks(p, PFL_CPU_KERNEL(linear_step), linear_blocks(s.outputs, kLinearOutputs),
+             kLinearOutputs * s.rows * s.inputs, linear_grad_weight_scratch(s));
 }
 
 Tensor linear_cpu(Tensor x, Tensor weight, std::optional<Tensor> bias) {
@@ -52,10 +58,16 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward_cpu(Tensor grad, Tensor x, Te
   return linear_backward(grad, x, weight, needs_x, needs_weight, needs_bias, backward);
 }
 
+void linear_step_cpu(Tensor weight, Tensor grad, Tensor x, std::optional<Tensor> start, double lr,
+                     double weight_decay) {
+  linear_step(weight, grad, x, start, lr, weight_decay, step);
+}
+
 }  // namespace
 }  // namespace pfl
 
 STABLE_TORCH_LIBRARY_IMPL(pfl_fast, CPU, m) {
   m.impl("linear", TORCH_BOX(&pfl::linear_cpu));
   m.impl("linear_backward", TORCH_BOX(&pfl::linear_backward_cpu));
+  m.impl("linear_step_", TORCH_BOX(&pfl::linear_step_cpu));
 }

@@ -1,27 +1,26 @@
 // CPU kernel of `linear`, compiled once per instruction set into namespace PFL_CAPABILITY. With few rows, weights are
-// what is read most: they are multiplied as they lie in memory, along their rows, and only x is rearranged.
+// what is read most: they are multiplied as they lie in memory, along their rows, and only x is rearranged. With more,
+// lanes lie across the rows of x, and inputs that are zero in all of them are left out.
 #include "linear_tiles.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-constexpr int64_t kDepth = 1024;  // values of a row that are multiplied before the next one: those of x stay in cache
-
-// The products of one client's rows with a block of its outputs.
+// The products of one client's rows with a block of its outputs, as sums along the rows.
 template <class T>
-class Forward {
+class Along {
  public:
   using A = accumulate_t<T>;
   using L = Lanes<A>;
 
-  Forward(const Linear& problem, void* scratch)
+  Along(const Linear& problem, void* scratch)
       : p_(problem),
         s_(problem.sizes),
         whole_(s_.inputs / L::kStep * L::kStep),
         room_(linear_round_up(s_.inputs, L::kStep)),
         sums_(aligned<A>(scratch)),
-        x_(sums_ + s_.rows * kLinearOutputs * L::kStep) {
+        x_(sums_ + s_.rows * kLinearDotOutputs * L::kStep) {
   }
 
   // Groups of rows one after the other, each as [steps, rows of the group, kStep] with zeros at the end.
@@ -39,7 +38,17 @@ class Forward {
   }
 
   void run(int64_t client, int64_t first) {
-    const int64_t count = least(kLinearOutputs, s_.outputs - first);
+    const int64_t end = least(first + kLinearOutputs, s_.outputs);
+    for (int64_t o = first; o < end; o += kLinearDotOutputs) {
+      run_few(client, o, least(kLinearDotOutputs, end - o));
+    }
+  }
+
+ private:
+  static constexpr int64_t kDepth =
+      1024;  // values of a row that are multiplied before the next: those of x stay in cache
+
+  void run_few(int64_t client, int64_t first, int64_t count) {
     const int64_t pitch = p_.weight.row;
     const T* weights = static_cast<const T*>(p_.weight.data) + client * p_.weight.client + first * pitch;
     if (s_.inputs == 0) {
@@ -54,27 +63,27 @@ class Forward {
     finish(client, first, count);
   }
 
- private:
   // Whole steps of all rows and outputs, from input `begin` on.
   void add_block(const T* weights, int64_t pitch, int64_t count, int64_t begin, int64_t depth) {
     constexpr bool kNarrow = sizeof(T) < sizeof(A);
-    A wide[kNarrow ? kLinearOutputs * kDepth : 1];
-    const A* row[kLinearOutputs];
+    A wide[kNarrow ? kLinearDotOutputs * kDepth : 1];
+    const A* row[kLinearDotOutputs];
     for (int64_t o = 0; o < count; ++o) {
       row[o] = widen(weights + o * pitch, depth, kNarrow ? wide + o * kDepth : wide);
     }
     for (int64_t o = 0; o < count; o += kDotOutputs) {
       for_groups(s_.rows, kDotRows, [&](int64_t first, int64_t size) {
         const A* x = x_ + first * room_ + begin * size;
-        A* sums = sums_ + (first * kLinearOutputs + o) * L::kStep;
-        add_dots_of_group(x, row + o, least(kDotOutputs, count - o), size, depth / L::kStep, begin == 0, sums);
+        A* sums = sums_ + (first * kLinearDotOutputs + o) * L::kStep;
+        const int64_t ahead = first == 0 ? kDotOutputs * pitch : 0;
+        add_dots_of_group(x, row + o, least(kDotOutputs, count - o), size, depth / L::kStep, begin == 0, sums, ahead);
       });
     }
   }
 
   // What remains behind the last whole step, filled up with zeros.
   void add_last_step(const T* weights, int64_t count) {
-    T last[kLinearOutputs * L::kStep];
+    T last[kLinearDotOutputs * L::kStep];
     std::memset(last, 0, sizeof last);
     for (int64_t o = 0; o < count; ++o) {
       const size_t bytes = static_cast<size_t>(s_.inputs - whole_) * sizeof(T);
@@ -84,27 +93,27 @@ class Forward {
   }
 
   static void add_dots_of_group(const A* x, const A* const* row, int64_t outputs, int64_t size, int64_t steps,
-                                bool first, A* sums) {
+                                bool first, A* sums, int64_t ahead) {
     with_constant(size, [&](auto group) {
       constexpr int kGroup = decltype(group)::value;
       if constexpr (kGroup <= kDotRows) {
         if (outputs == kDotOutputs) {
-          return add_dots<A, kGroup, kDotOutputs>(x, row, steps, first, sums);
+          return add_dots<A, kGroup, kDotOutputs>(x, row, steps, first, sums, ahead);
         }
         for (int64_t o = 0; o < outputs; ++o) {
-          add_dots<A, kGroup, 1>(x, row + o, steps, first, sums + o * L::kStep);
+          add_dots<A, kGroup, 1>(x, row + o, steps, first, sums + o * L::kStep, 0);
         }
       }
     });
   }
 
   void finish(int64_t client, int64_t first, int64_t count) {
-    A bias[kLinearOutputs], total[kLinearOutputs];
+    A bias[kLinearDotOutputs], total[kLinearDotOutputs];
     const T* from = static_cast<const T*>(p_.bias.data);
-    copy_row(from ? from + client * p_.bias.client + first : from, from ? count : 0, kLinearOutputs, bias);
+    copy_row(from ? from + client * p_.bias.client + first : from, from ? count : 0, kLinearDotOutputs, bias);
     T* out = static_cast<T*>(p_.out) + client * s_.rows * s_.outputs + first;
     for (int64_t r = 0; r < s_.rows; ++r) {
-      const A* sums = sums_ + r * kLinearOutputs * L::kStep;
+      const A* sums = sums_ + r * kLinearDotOutputs * L::kStep;
       for (int64_t o = 0; o < count; o += L::kCount) {
         L::store(add_up_lanes<A, L::kCount>(sums + o * L::kStep) + L::load(bias + o), total + o);
       }
@@ -115,19 +124,186 @@ class Forward {
   const Linear& p_;
   const LinearSizes& s_;
   int64_t whole_, room_;  // inputs in whole steps, and rounded up to them
-  A* sums_;               // [rows, kLinearOutputs, kStep]
+  A* sums_;               // [rows, kLinearDotOutputs, kStep]
   A* x_;
 };
 
+// The same with lanes across the rows of x, a chunk of them at a time. An input that is zero in a whole chunk, as after
+// a ReLU many are, adds nothing to it: only the others are multiplied.
 template <class T>
-void forward(const Linear& p, int64_t begin, int64_t end, void* scratch) {
-  Forward<T> product(p, scratch);
-  const int64_t blocks = linear_blocks(p.sizes.outputs, kLinearOutputs);
+class Across {
+ public:
+  using A = accumulate_t<T>;
+  using L = Lanes<A>;
+
+  Across(const Linear& problem, void* scratch)
+      : p_(problem),
+        s_(problem.sizes),
+        chunks_(linear_blocks(s_.rows, kChunk)),
+        blocks_(linear_blocks(s_.inputs, kDepth)),
+        sums_(aligned<A>(scratch)),
+        panel_(sums_ + chunks_ * kChunk * kLinearOutputs),
+        x_(panel_ + kLinearOutputs * kDepth),
+        used_(reinterpret_cast<int32_t*>(x_ + chunks_ * kChunk * s_.inputs)),
+        begin_(used_ + chunks_ * s_.inputs) {
+  }
+
+  // For each chunk its inputs that are not all zero, where those of each block begin, and their values [inputs,
+  // kChunk].
+  void read_x(int64_t client) {
+    const T* rows = static_cast<const T*>(p_.x.data) + client * p_.x.client;
+    for (int64_t chunk = 0; chunk < chunks_; ++chunk, rows += kChunk * p_.x.row) {
+      const int64_t count = least(kChunk, s_.rows - chunk * kChunk);
+      int32_t* begin = begin_ + chunk * (blocks_ + 1);
+      begin[0] = 0;
+      for (int64_t block = 0; block < blocks_; ++block) {
+        begin[block + 1] = begin[block] + read_block(rows, count, chunk, block * kDepth, begin[block]);
+      }
+    }
+  }
+
+  void run(int64_t client, int64_t first) {
+    const int64_t count = least(kLinearOutputs, s_.outputs - first);
+    const T* weights = static_cast<const T*>(p_.weight.data) + client * p_.weight.client + first * p_.weight.row;
+    std::memset(sums_, 0, static_cast<size_t>(panel_ - sums_) * sizeof(A));
+    for (int64_t block = 0; block < blocks_; ++block) {
+      const int64_t begin = block * kDepth;
+      const T* next = block + 1 < blocks_ ? weights + begin + kDepth : weights + kLinearOutputs * p_.weight.row;
+      if constexpr (sizeof(T) == sizeof(A)) {
+        add_block(block, count, weights, p_.weight.row, 0, next);
+      } else {
+        for (int64_t o = 0; o < count; ++o) {
+          copy_row(weights + o * p_.weight.row + begin, least(kDepth, s_.inputs - begin), 0, panel_ + o * kDepth);
+        }
+        add_block(block, count, panel_, kDepth, begin, next);
+      }
+    }
+    finish(client, first, count);
+  }
+
+ private:
+  static constexpr int64_t kDepth = kLinearAcrossDepth;
+  static constexpr int kAcross = 2;  // vectors in a tile's row: a shorter chunk has fewer inputs that are not all zero
+  static constexpr int64_t kChunk = kAcross * L::kCount;
+  static_assert(kChunk <= kLinearChunk && kDepth % L::kCount == 0 && kLinearOutputs % L::kCount == 0);
+
+  // Returns how many inputs of the block are used.
+  int64_t read_block(const T* rows, int64_t count, int64_t chunk, int64_t first, int64_t place) {
+    const int64_t depth = least(kDepth, s_.inputs - first);
+    A values[kChunk * kDepth], turned[kDepth * kChunk];
+    for (int64_t r = 0; r < count; ++r) {
+      copy_row(rows + r * p_.x.row + first, depth, kDepth, values + r * kDepth);
+    }
+    std::memset(values + count * kDepth, 0, static_cast<size_t>((kChunk - count) * kDepth) * sizeof(A));
+    for (int64_t r = 0; r < kChunk; r += L::kCount) {
+      for (int64_t k = 0; k < depth; k += L::kCount) {
+        transpose<A>(values + r * kDepth + k, kDepth, turned + k * kChunk + r, kChunk);
+      }
+    }
+    int32_t* list = used_ + chunk * s_.inputs + place;
+    A* to = x_ + (chunk * s_.inputs + place) * kChunk;
+    int64_t found = 0;
+    for (int64_t k = 0; k < depth; ++k) {
+      const A* from = turned + k * kChunk;
+      if (is_used(from)) {
+        std::memcpy(to + found * kChunk, from, kChunk * sizeof(A));
+        list[found++] = static_cast<int32_t>(first + k);
+      }
+    }
+    return found;
+  }
+
+  static bool is_used(const A* values) {
+    int64_t used = 0;
+    for (int64_t r = 0; r < kChunk; ++r) {
+      used += values[r] != A(0);
+    }
+    return used > 0;
+  }
+
+  // `first` is the input that the weights begin with.
+  void add_block(int64_t block, int64_t count, const A* weights, int64_t pitch, int64_t first, const T* next) {
+    for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+      const int32_t* begin = begin_ + chunk * (blocks_ + 1) + block;
+      const Listed inputs{used_ + chunk * s_.inputs + begin[0], first, 1};
+      const A* x = x_ + (chunk * s_.inputs + begin[0]) * kChunk;
+      A* sums = sums_ + chunk * kLinearOutputs * kChunk;
+      const int64_t wide = least(kAcross, linear_blocks(s_.rows - chunk * kChunk, L::kCount));
+      for_groups(count, kRows, [&](int64_t o, int64_t size) {
+        if (chunk == 0) {
+          for (int64_t i = o; i < o + size; ++i) {
+            prefetch_row<kDepth>(next + i * p_.weight.row);
+          }
+        }
+        with_constant(size, [&](auto group) {
+          add_tile<decltype(group)::value>(weights + o * pitch, pitch, inputs, x, begin[1] - begin[0], wide,
+                                           sums + o * kChunk);
+        });
+      });
+    }
+  }
+
+  // The first `wide` vectors of rows.
+  template <int kGroup>
+  static void add_tile(const A* weights, int64_t pitch, const Listed& inputs, const A* x, int64_t count, int64_t wide,
+                       A* sums) {
+    with_constant(wide, [&](auto vectors) {
+      if constexpr (decltype(vectors)::value <= kAcross) {
+        ScaledRows<A, kGroup, decltype(vectors)::value> tile;
+        tile.load(sums, kChunk);
+        tile.add(weights, pitch, inputs, x, Every{kChunk}, count);
+        tile.store(sums, kChunk);
+      }
+    });
+  }
+
+  void finish(int64_t client, int64_t first, int64_t count) {
+    A bias[kLinearOutputs], total[L::kCount * kLinearOutputs];
+    const T* from = static_cast<const T*>(p_.bias.data);
+    copy_row(from ? from + client * p_.bias.client + first : from, from ? count : 0, kLinearOutputs, bias);
+    T* out = static_cast<T*>(p_.out) + client * s_.rows * s_.outputs + first;
+    for (int64_t row = 0; row < s_.rows; row += L::kCount) {
+      const A* sums = sums_ + row / kChunk * kLinearOutputs * kChunk + row % kChunk;
+      for (int64_t o = 0; o < count; o += L::kCount) {
+        transpose<A>(sums + o * kChunk, kChunk, total + o, kLinearOutputs);
+      }
+      for (int64_t r = row; r < least(row + L::kCount, s_.rows); ++r) {
+        A* values = total + (r - row) * kLinearOutputs;
+        for (int64_t o = 0; o < kLinearOutputs; o += L::kCount) {
+          L::store(L::load(values + o) + L::load(bias + o), values + o);
+        }
+        narrow(values, count, out + r * s_.outputs);
+      }
+    }
+  }
+
+  const Linear& p_;
+  const LinearSizes& s_;
+  int64_t chunks_, blocks_;
+  A* sums_;         // [chunks, kLinearOutputs, kChunk]
+  A* panel_;        // [kLinearOutputs, kDepth]: weights that must be widened
+  A* x_;            // [chunks, inputs that are used, kChunk]
+  int32_t* used_;   // [chunks, inputs that are used]
+  int32_t* begin_;  // [chunks, blocks + 1]
+};
+
+template <class Product>
+void run_tasks(Product product, int64_t blocks, int64_t begin, int64_t end) {
   for (int64_t task = begin; task < end; ++task) {
     if (task == begin || task % blocks == 0) {
       product.read_x(task / blocks);
     }
     product.run(task / blocks, task % blocks * kLinearOutputs);
+  }
+}
+
+template <class T>
+void forward(const Linear& p, int64_t begin, int64_t end, void* scratch) {
+  const int64_t blocks = linear_blocks(p.sizes.outputs, kLinearOutputs);
+  if (linear_is_across(p.sizes.rows)) {
+    run_tasks(Across<T>(p, scratch), blocks, begin, end);
+  } else {
+    run_tasks(Along<T>(p, scratch), blocks, begin, end);
   }
 }
 

@@ -13,14 +13,16 @@ namespace {
 // Sums that registers hold: of a tile of dot products, and of one of scaled rows.
 #if defined(__AVX512F__)
 constexpr int kDotRows = 6, kDotOutputs = 4;
-constexpr int kRows = 6, kVectors = 4;
+constexpr int kVectors = 4;
 #elif defined(__AVX2__)
 constexpr int kDotRows = 3, kDotOutputs = 2;
-constexpr int kRows = 6, kVectors = 2;
+constexpr int kVectors = 2;
 #else
 constexpr int kDotRows = 2, kDotOutputs = 1;
-constexpr int kRows = 6, kVectors = 2;
+constexpr int kVectors = 2;
 #endif
+constexpr int kRows = kLinearGroup;
+constexpr int64_t kAway = int64_t{1} << 20;  // bytes of weights that are not at hand: it pays to ask for them early
 
 #if defined(__GNUC__) && !defined(__clang__)
 // Neighbouring runs of kHalf lanes in a and then b, each added to the run behind it: half as many lanes for each sum.
@@ -35,7 +37,28 @@ inline __attribute__((always_inline)) typename Lanes<A>::Vector add_halves(const
   }
   return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
 }
+
+// Lanes of a and b in turn: their lower halves, or their upper ones.
+template <class A, bool kUpper>
+inline __attribute__((always_inline)) typename Lanes<A>::Vector in_turn(const typename Lanes<A>::Vector& a,
+                                                                        const typename Lanes<A>::Vector& b) {
+  typename Lanes<A>::Integers from = {};
+#pragma GCC unroll 16
+  for (int j = 0; j < Lanes<A>::kCount; ++j) {
+    from[j] = j / 2 + (j % 2 ? Lanes<A>::kCount : 0) + (kUpper ? Lanes<A>::kCount / 2 : 0);
+  }
+  return __builtin_shuffle(a, b, from);
+}
 #else
+template <class A, bool kUpper>
+inline typename Lanes<A>::Vector in_turn(const typename Lanes<A>::Vector& a, const typename Lanes<A>::Vector& b) {
+  typename Lanes<A>::Vector lanes = {};
+  for (int j = 0; j < Lanes<A>::kCount; ++j) {
+    lanes[j] = (j % 2 ? b : a)[j / 2 + (kUpper ? Lanes<A>::kCount / 2 : 0)];
+  }
+  return lanes;
+}
+
 template <class A, int kHalf>
 inline typename Lanes<A>::Vector add_halves(const typename Lanes<A>::Vector& a, const typename Lanes<A>::Vector& b) {
   typename Lanes<A>::Vector sum = {};
@@ -69,6 +92,43 @@ inline __attribute__((always_inline)) typename Lanes<A>::Vector add_up_lanes(con
       }
     }
     return part[0];
+  }
+}
+
+// to[j * to_row + i] = from[i * from_row + j] for kCount rows and columns.
+template <class A>
+inline void transpose(const A* from, int64_t from_row, A* to, int64_t to_row) {
+  using L = Lanes<A>;
+  constexpr int kCount = L::kCount;
+  typename L::Vector row[kCount], next[kCount];
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) {
+    row[i] = L::load(from + i * from_row);
+  }
+  // Each turn brings one more bit of a value's row into its lane.
+#pragma GCC unroll 4
+  for (int turn = 1; turn < kCount; turn *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount / 2; ++i) {
+      next[2 * i] = in_turn<A, false>(row[i], row[i + kCount / 2]);
+      next[2 * i + 1] = in_turn<A, true>(row[i], row[i + kCount / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kCount; ++i) {
+      row[i] = next[i];
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) {
+    L::store(row[i], to + i * to_row);
+  }
+}
+
+// Asks for values that will be needed soon; past the end of memory there is no harm in it.
+template <int64_t kCount, class T>
+inline void prefetch_row(const T* values) {
+  for (int64_t i = 0; i < kCount; i += 64 / static_cast<int64_t>(sizeof(T))) {
+    __builtin_prefetch(values + i, 0, 2);
   }
 }
 
@@ -126,9 +186,10 @@ void copy_row(const T* row, int64_t count, int64_t room, A* values) {
 }
 
 // sums[r][o] += x[r] . w[o] for kGroup rows and kOut outputs, where each sum has its own kStep lanes.
-//   x: [steps, kGroup, kStep]; w: one pointer per output; sums: [kGroup, kLinearOutputs, kStep]
+//   x: [steps, kGroup, kStep]; w: one pointer per output; sums: [kGroup, kLinearDotOutputs, kStep]
+// The weights that lie `ahead` are asked for early, if it is not 0.
 template <class A, int kGroup, int kOut>
-void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums) {
+void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums, int64_t ahead) {
   using L = Lanes<A>;
   constexpr int kParts = L::kParts;
   const A* row[kOut];
@@ -140,7 +201,7 @@ void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums)
     for (int r = 0; r < kGroup; ++r) {
 #pragma GCC unroll 4
       for (int part = 0; part < kParts; ++part) {
-        const A* before = sums + (r * kLinearOutputs + o) * L::kStep + part * L::kCount;
+        const A* before = sums + (r * kLinearDotOutputs + o) * L::kStep + part * L::kCount;
         sum[r][o * kParts + part] = first ? typename L::Vector{} : L::load(before);
       }
     }
@@ -151,6 +212,9 @@ void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums)
       typename L::Vector weight[kOut];
 #pragma GCC unroll 8
       for (int o = 0; o < kOut; ++o) {
+        if (ahead && part == 0) {
+          __builtin_prefetch(row[o] + ahead + i * L::kStep);
+        }
         weight[o] = L::load(row[o] + i * L::kStep + part * L::kCount);
       }
 #pragma GCC unroll 8
@@ -169,7 +233,7 @@ void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums)
     for (int r = 0; r < kGroup; ++r) {
 #pragma GCC unroll 4
       for (int part = 0; part < kParts; ++part) {
-        L::store(sum[r][o * kParts + part], sums + (r * kLinearOutputs + o) * L::kStep + part * L::kCount);
+        L::store(sum[r][o * kParts + part], sums + (r * kLinearDotOutputs + o) * L::kStep + part * L::kCount);
       }
     }
   }

@@ -7,6 +7,21 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
+// Where the terms of a sum are found, as distances in elements: one after the other, or where a list says.
+struct Every {
+  int64_t step;
+  inline int64_t operator()(int64_t i) const {
+    return i * step;
+  }
+};
+struct Listed {
+  const int32_t* at;
+  int64_t first, step;
+  inline int64_t operator()(int64_t i) const {
+    return (at[i] - first) * step;
+  }
+};
+
 // A tile of sums over i of left[i] * right[i], where left[i] is one value for each of kGroup rows and right[i] a row of
 // kWide vectors: lanes lie across results.
 template <class A, int kGroup, int kWide>
@@ -35,18 +50,20 @@ struct ScaledRows {
     }
   }
 
-  // left[r * left_row + i * left_step], i < count
-  inline __attribute__((always_inline)) void add(const A* left, int64_t left_row, int64_t left_step, const A* right,
-                                                 int64_t right_step, int64_t count) {
-    for (int64_t i = 0; i < count; ++i, left += left_step, right += right_step) {
+  // left[r * left_row + left_at(i)] and right[right_at(i) ..], i < count
+  template <class LeftAt, class RightAt>
+  inline __attribute__((always_inline)) void add(const A* left, int64_t left_row, LeftAt left_at, const A* right,
+                                                 RightAt right_at, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const A *values = left + left_at(i), *factors = right + right_at(i);
       typename L::Vector factor[kWide];
 #pragma GCC unroll 8
       for (int v = 0; v < kWide; ++v) {
-        factor[v] = L::load(right + v * L::kCount);
+        factor[v] = L::load(factors + v * L::kCount);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kGroup; ++r) {
-        const typename L::Vector value = L::splat(left + r * left_row);
+        const typename L::Vector value = L::splat(values + r * left_row);
 #pragma GCC unroll 8
         for (int v = 0; v < kWide; ++v) {
           sum[r][v] = sum[r][v] + value * factor[v];

@@ -4,17 +4,11 @@
 #include "sgd_kernel.h"
 
 #include "convert.h"
+#include "lanes.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
-
-inline float fused(float a, float b, float c) {
-  return __builtin_fmaf(a, b, c);
-}
-inline double fused(double a, double b, double c) {
-  return __builtin_fma(a, b, c);
-}
 
 enum class Momentum { kNone, kPlain, kNesterov };
 

@@ -1,5 +1,6 @@
-// CUDA kernels of `linear`: one product of two matrices, of every client, in the three forms that forward and backward
-// need. With few rows, time goes into reading weights: a block reads its part of them once, for kRows rows.
+// CUDA kernels of `linear` and `linear_step_`: one product of two matrices, of every client, in the forms that forward,
+// backward and a step need. With few rows, time goes into reading weights: a block reads its part of them once, for
+// kRows rows.
 #include "linear_kernel.h"
 
 #include "platform.cuh"
@@ -13,11 +14,39 @@ constexpr int kDepth = kWarp;             // terms of the sums that are staged a
 constexpr int kAcross = 16;               // threads side by side
 constexpr int kRowsEach = kRows / (kThreads / kAcross), kColumnsEach = kColumns / kAcross;
 
-// out[c] = left[c] right[c] + bias[c], [rows, depth] times [depth, columns] for each client c.
+// left[c] right[c], [rows, depth] times [depth, columns] for each client c.
 struct Product {
-  LinearRows left, right, bias;
-  void* out;
+  LinearRows left, right;
   int64_t rows, depth, columns;
+};
+
+// What becomes of a finished sum: it is stored with a bias added, if there is one,
+template <class T>
+struct StoreSum {
+  T* out;  // [C, rows, columns]
+  LinearRows bias;
+  int64_t rows, columns;
+
+  __device__ void operator()(int64_t client, int64_t row, int64_t column, accumulate_t<T> sum) const {
+    const T* added = static_cast<const T*>(bias.data);
+    out[(client * rows + row) * columns + column] =
+        narrow<T>(added ? sum + widen(added[client * bias.client + column]) : sum);
+  }
+};
+
+// or it is the gradient of a weight, which makes a step.
+template <class T>
+struct StepWeight {
+  const T* from;
+  T* to;
+  int64_t from_client, from_row, to_client, to_row;
+  accumulate_t<T> minus_lr, decay;
+
+  __device__ void operator()(int64_t client, int64_t row, int64_t column, accumulate_t<T> sum) const {
+    const accumulate_t<T> old = widen(from[client * from_client + row * from_row + column]);
+    const accumulate_t<T> gradient = decay != 0 ? fused(decay, old, sum) : sum;
+    to[client * to_client + row * to_row + column] = narrow<T>(fused(minus_lr, gradient, old));
+  }
 };
 
 // kCount rows (columns) of the left (right) matrix from `first` on, kDepth terms of each, as [kDepth, kCount] with
@@ -38,8 +67,8 @@ __device__ void stage(const T* matrix, int64_t pitch, int64_t first, int64_t cou
 
 // A block for each client and tile of the result. A thread has kRowsEach rows, kColumnsEach columns that lie kAcross
 // apart, and adds up their terms in order: no sum is split.
-template <class T, bool kLeftAlong, bool kRightAlong>
-__global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
+template <class T, bool kLeftAlong, bool kRightAlong, class Finish>
+__global__ void __launch_bounds__(kThreads) product_kernel(const Product p, const Finish finish) {
   using A = accumulate_t<T>;
   PFL_SHARED(A, left, kDepth * (kRows + 1));
   PFL_SHARED(A, right, kDepth * (kColumns + 1));
@@ -78,18 +107,15 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
       }
     }
   }
-  T* out = static_cast<T*>(p.out) + client * p.rows * p.columns;
-  const T* bias = static_cast<const T*>(p.bias.data);
 #pragma unroll
   for (int j = 0; j < kColumnsEach; ++j) {
     const int64_t column = first_column + my_column + j * kAcross;
     if (column < p.columns) {
-      const A added = bias ? widen(bias[client * p.bias.client + column]) : A(0);
 #pragma unroll
       for (int i = 0; i < kRowsEach; ++i) {
         const int64_t row = first_row + my_row + i;
         if (row < p.rows) {
-          out[row * p.columns + column] = narrow<T>(bias ? sum[i][j] + added : sum[i][j]);
+          finish(client, row, column, sum[i][j]);
         }
       }
     }
@@ -117,17 +143,23 @@ unsigned blocks_of(int64_t count, int64_t each) {
   return static_cast<unsigned>((count + each - 1) / each);
 }
 
-template <class T, bool kLeftAlong, bool kRightAlong>
-void multiply(const Product& p, int64_t clients, cudaStream_t stream) {
+template <class T, bool kLeftAlong, bool kRightAlong, class Finish>
+void multiply(const Product& p, int64_t clients, const Finish& finish, cudaStream_t stream) {
   const unsigned tiles = blocks_of(p.rows, kRows) * blocks_of(p.columns, kColumns);
-  PFL_LAUNCH((product_kernel<T, kLeftAlong, kRightAlong>), dim3(static_cast<unsigned>(clients) * tiles), dim3(kThreads),
-             0, stream, p);
+  PFL_LAUNCH((product_kernel<T, kLeftAlong, kRightAlong, Finish>), dim3(static_cast<unsigned>(clients) * tiles),
+             dim3(kThreads), 0, stream, p, finish);
+}
+
+template <class T, bool kLeftAlong, bool kRightAlong>
+void multiply(const Product& p, int64_t clients, void* out, const LinearRows& bias, cudaStream_t stream) {
+  const StoreSum<T> finish{static_cast<T*>(out), bias, p.rows, p.columns};
+  multiply<T, kLeftAlong, kRightAlong>(p, clients, finish, stream);
 }
 
 template <class T>
 int launch(const Linear& p, cudaStream_t stream) {
   const LinearSizes& s = p.sizes;
-  multiply<T, true, true>({p.x, p.weight, p.bias, p.out, s.rows, s.inputs, s.outputs}, s.clients, stream);
+  multiply<T, true, true>({p.x, p.weight, s.rows, s.inputs, s.outputs}, s.clients, p.out, p.bias, stream);
   return static_cast<int>(cudaGetLastError());
 }
 
@@ -135,17 +167,33 @@ template <class T>
 int launch(const LinearBackward& p, cudaStream_t stream) {
   const LinearSizes& s = p.sizes;
   if (p.grad_x) {
-    const Product product{p.grad, p.weight, LinearRows{}, p.grad_x, s.rows, s.outputs, s.inputs};
-    multiply<T, true, false>(product, s.clients, stream);
+    const Product product{p.grad, p.weight, s.rows, s.outputs, s.inputs};
+    multiply<T, true, false>(product, s.clients, p.grad_x, LinearRows{}, stream);
   }
   if (p.grad_weight) {
-    const Product product{p.grad, p.x, LinearRows{}, p.grad_weight, s.outputs, s.rows, s.inputs};
-    multiply<T, false, false>(product, s.clients, stream);
+    const Product product{p.grad, p.x, s.outputs, s.rows, s.inputs};
+    multiply<T, false, false>(product, s.clients, p.grad_weight, LinearRows{}, stream);
   }
   if (p.grad_bias) {
     PFL_LAUNCH(bias_kernel<T>, dim3(blocks_of(s.clients * s.outputs, kThreads)), dim3(kThreads), 0, stream, s, p.grad,
                static_cast<T*>(p.grad_bias));
   }
+  return static_cast<int>(cudaGetLastError());
+}
+
+template <class T>
+int launch(const LinearStep& p, cudaStream_t stream) {
+  using A = accumulate_t<T>;
+  const LinearSizes& s = p.sizes;
+  const StepWeight<T> finish{static_cast<const T*>(p.start.data),
+                             static_cast<T*>(p.weight),
+                             p.start.client,
+                             p.start.row,
+                             p.weight_client,
+                             p.weight_row,
+                             static_cast<A>(-p.lr),
+                             static_cast<A>(p.weight_decay)};
+  multiply<T, false, false>({p.grad, p.x, s.outputs, s.rows, s.inputs}, s.clients, finish, stream);
   return static_cast<int>(cudaGetLastError());
 }
 
@@ -163,5 +211,9 @@ int pfl_cuda_linear(const pfl::Linear* problem, void* stream) {
 }
 
 int pfl_cuda_linear_backward(const pfl::LinearBackward* problem, void* stream) {
+  return pfl::dispatch_type(*problem, stream);
+}
+
+int pfl_cuda_linear_step(const pfl::LinearStep* problem, void* stream) {
   return pfl::dispatch_type(*problem, stream);
 }

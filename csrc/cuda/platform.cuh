@@ -1,6 +1,7 @@
 // The one place where a kernel learns whether nvcc or the emulation build compiles it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "dtype.h"
@@ -59,6 +60,14 @@ __device__ __forceinline__ float widen(__nv_bfloat16 value) {
 }
 __device__ __forceinline__ float widen(__half value) {
   return __half2float(value);
+}
+
+// a * b + c, rounded once.
+__device__ __forceinline__ float fused(float a, float b, float c) {
+  return fmaf(a, b, c);
+}
+__device__ __forceinline__ double fused(double a, double b, double c) {
+  return fma(a, b, c);
 }
 
 template <class T>

@@ -2,7 +2,6 @@
 // where the CPU kernel has them: the same bits.
 #include "sgd_kernel.h"
 
-#include <cmath>
 #include <cstdint>
 
 #include "platform.cuh"
@@ -31,13 +30,6 @@ struct Step {
   A minus_lr, momentum, fresh, weight_decay, proximal;
   bool has_momentum, nesterov, first_step, decays, pulls;
 };
-
-__device__ __forceinline__ float fused(float a, float b, float c) {
-  return fmaf(a, b, c);
-}
-__device__ __forceinline__ double fused(double a, double b, double c) {
-  return fma(a, b, c);
-}
 
 __device__ int find_tensor(const Segment& segment, int block) {
   int low = 0;

@@ -1,6 +1,6 @@
 """Gradients of linear layers' weights as the factors they are products of.
 
-A step takes W to ``W - lr (dL/dy)^T x`` by one product that adds to W. A gradient of W's size is made only where
+A step takes W to ``W - lr (dL/dy)^T x`` in one pass over W. A gradient of W's size is made only where
 something else is done with it, and then in memory that is kept: for layers of millions of weights fresh memory costs
 more than the product.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pfl_fast import ops
 from pfl_fast.methods.base import Batch, Client, Loss, Tensors
 from pfl_fast.nn import Linear, LinearCalls
 
@@ -28,12 +29,11 @@ class Factors:
 
     pairs: list[tuple[Tensor, Tensor]]
 
-    def descend_(self, weight: Tensor, lr: float, weight_decay: float) -> None:
-        """A step of SGD without momentum."""
-        kept = 1 - lr * weight_decay
+    def descend_(self, weight: Tensor, start: Tensor, lr: float, weight_decay: float) -> None:
+        """A step of SGD without momentum, from ``start``, which may be the weight itself."""
         for dy, x in self.pairs:
-            torch.addmm(weight, dy.t(), x, beta=kept, alpha=-lr, out=weight)
-            kept = 1.0
+            ops.linear_step_(weight, dy, x, lr=lr, weight_decay=weight_decay, start=start)
+            start, weight_decay = weight, 0.0
 
     def product_(self, out: Tensor) -> Tensor:
         """The gradient itself."""

@@ -18,6 +18,7 @@ from pfl_fast.ops.cpn_route import cpn_route
 from pfl_fast.ops.distill_losses import distill_losses
 from pfl_fast.ops.gumbel_mask import gumbel_mask
 from pfl_fast.ops.linear import linear
+from pfl_fast.ops.linear_step import linear_step_
 from pfl_fast.ops.mix import mix
 from pfl_fast.ops.mmd_rbf import mmd_rbf
 from pfl_fast.ops.orthogonal_project import orthogonal_project
@@ -36,6 +37,7 @@ __all__ = [
     "distill_losses",
     "gumbel_mask",
     "linear",
+    "linear_step_",
     "mix",
     "mmd_rbf",
     "orthogonal_project",

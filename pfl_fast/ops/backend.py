@@ -84,6 +84,12 @@ def call(op: str, *arguments: Any) -> Any:
     return _differentiable[op].apply(*arguments)
 
 
+def tell_autograd(written: list[Tensor]) -> None:
+    """A backward pass that saved one of these must fail rather than use the new value; torch.compile knows itself."""
+    if not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version(written)
+
+
 def _function(
     op: str, setup_context: Callable[..., None], derivative: Callable[..., Any]
 ) -> type[torch.autograd.Function]:

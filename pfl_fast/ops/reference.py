@@ -105,6 +105,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return (product if bias is None else product + bias.to(sum_type).unsqueeze(-2)).to(x.dtype)
 
 
+def linear_step_(
+    weight: Tensor, grad: Tensor, x: Tensor, *, lr: float, weight_decay: float = 0.0, start: Tensor | None = None
+) -> None:
+    """The gradient as one matrix product, and a step of SGD with it."""
+    sum_type = torch.promote_types(weight.dtype, torch.float32)
+    old = (weight if start is None else start).to(sum_type)
+    gradient = grad.to(sum_type).mT @ x.to(sum_type)
+    if weight_decay != 0:
+        gradient = gradient.add(old, alpha=weight_decay)
+    weight.copy_(old.add(gradient, alpha=-lr))
+
+
 def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
     """As FedCP's code has it: three Gram matrices, distances from them, one exponential per bandwidth, the mean.
 

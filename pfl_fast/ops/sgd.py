@@ -74,7 +74,7 @@ def sgd_(
                 *(ps, gs, buffers, centers),
                 *(lr, momentum, dampening, weight_decay, nesterov, proximal, first_step),
             )
-            _tell_autograd([*ps, *buffers] if momentum > 0 else ps)
+            backend.tell_autograd([*ps, *buffers] if momentum > 0 else ps)
         else:
             _check(ps, gs, buffers, centers, lr, momentum, dampening, weight_decay, nesterov, proximal)
             reference.sgd_(
@@ -87,12 +87,6 @@ def sgd_(
                 proximal=proximal,
                 first_step=first_step,
             )
-
-
-def _tell_autograd(written: list[Tensor]) -> None:
-    """A backward pass that saved one of these must fail rather than use the new value; torch.compile knows itself."""
-    if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version(written)
 
 
 def _tensors(name: str, value: Sequence[Tensor] | None) -> list[Tensor]:

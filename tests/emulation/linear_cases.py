@@ -17,6 +17,7 @@ EQUIVALENT = {
     "begin <= p.depth": "no terms past the end",
     "first_row + my_row <= p.rows": "sums of a row that is not there, all zeros, are not stored",
 }
+LR = 0.1
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -32,6 +33,8 @@ class Case:
     needs: tuple[bool, bool, bool] = (True, True, True)  # of x, of weight, of bias
     gaps: int = 0  # values between the rows of all that comes in
     shared: bool = False  # all clients have the same x and weight
+    decay: float = 0.0
+    elsewhere: bool = False  # the step begins from another tensor
 
 
 CASES = [
@@ -42,6 +45,9 @@ CASES = [
     *[Case(f"only {name}", needs=tuple(i == j for j in range(3))) for i, name in enumerate(("x", "weight", "bias"))],
     Case("nothing", needs=(False, False, False)),
     Case("without bias", clients=2, bias=False),
+    *[Case(f"decay {t}", t, clients=2, gaps=2, decay=0.3) for t in TYPES],
+    Case("from elsewhere", clients=2, gaps=1, elsewhere=True),
+    Case("from elsewhere, decay", clients=3, shared=True, elsewhere=True, decay=0.3),
     Case("one x and weight for all clients", clients=3, shared=True),
     Case("many outputs", clients=3, rows=2, inputs=2, outputs=131),
     Case("no rows", clients=2, rows=0),
@@ -82,6 +88,15 @@ class Problem:
         wanted = [g if g is not None and g.numel() else None for g in self.grads]
         given = [*strided(self.grad), *strided(self.x), *strided(self.weight)]
         self.calls.append(Call("pfl_cuda_linear_backward", [*sizes, *given, *wanted], seed))
+        # The weight that is stepped has gaps, too, which stay as they are.
+        self.room = torch.full((case.clients, n, k + case.gaps), 99.0).to(case.dtype)
+        self.stepped = self.room[..., :k]
+        if not case.elsewhere:
+            self.stepped.copy_(self.weight)
+        if self.stepped.numel():
+            start = strided(self.weight if case.elsewhere else self.stepped)
+            words = [*sizes, *strided(self.grad), *strided(self.x), *start, *strided(self.stepped), LR, case.decay]
+            self.calls.append(Call("pfl_cuda_linear_step", words, seed))
 
     def check(self) -> None:
         """Against plain torch, in double; gradients, whose sums have one order, bit for bit against the CPU kernel."""
@@ -94,7 +109,13 @@ class Problem:
         for mine, e, name in zip(self.grads, gradients, ("x", "weight", "bias"), strict=True):
             if mine is not None:
                 assert_close(mine, e.to(case.dtype), f"{case.name}: gradient of {name}", 10.0)
+        expected = self.weight.double() - LR * (gradients[1] + case.decay * self.weight.double())
+        assert_close(self.stepped, expected.to(case.dtype), f"{case.name}: step", 10.0)
+        assert bool((self.room[..., case.inputs :] == 99).all()), f"{case.name}: the step wrote into gaps"
         if ops.uses_native():
+            alone = self.weight.clone(memory_format=torch.contiguous_format)
+            ops.linear_step_(alone, self.grad, self.x, lr=LR, weight_decay=case.decay)
+            assert same_bits(self.stepped.contiguous(), alone), f"{case.name}: the step has not the CPU kernel's bits"
             exact = torch.ops.pfl_fast.linear_backward(self.grad, self.x, self.weight, *case.needs)
             for mine, e, name in zip(self.grads, exact, ("x", "weight", "bias"), strict=True):
                 assert mine is None or same_bits(mine, e), f"{case.name}: {name} has not the CPU kernel's bits"

@@ -61,8 +61,11 @@ def test_a_step_by_factors_is_one_by_gradients(loss, trained):
         torch.testing.assert_close(found, gradient)
         if name in factors:
             stepped = parameter.detach().clone()
-            factors[name].descend_(stepped, LR, DECAY)
+            factors[name].descend_(stepped, stepped, LR, DECAY)
             torch.testing.assert_close(stepped, parameter - LR * (gradient + DECAY * parameter))
+            elsewhere = torch.empty_like(stepped)
+            factors[name].descend_(elsewhere, parameter.detach(), LR, DECAY)
+            assert torch.equal(elsewhere, stepped)
 
 
 def test_which_gradients_have_factors():

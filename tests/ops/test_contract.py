@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from torch import library
 
 from pfl_fast import ops
 from pfl_fast.testing import assert_close, same_bits
@@ -78,7 +79,7 @@ def test_gradcheck_in_double(op):
 @each_operator
 def test_opcheck(op):
     for raw, arguments in op.raw_calls():
-        torch.library.opcheck(raw, arguments)
+        library.opcheck(raw, arguments)
 
 
 @each_operator

@@ -122,13 +122,53 @@ def test_stacked_clients_have_the_bits_of_single_ones(dtype):
         assert all(same_bits(g[i], e) for g, e in zip(gradients, expected, strict=True))
 
 
+def lanes_lie_across(rows):
+    """As csrc/linear_kernel.h decides it: whether a forward's sums lie side by side, and so have one order."""
+    return rows > 16 and 5 * rows >= 4 * (rows + 15 >> 4 << 4)
+
+
 def test_a_row_has_the_same_bits_among_any_others():
-    """Tiles of rows differ with their number; no sum does."""
+    """Tiles of rows differ with their number. Sums have one of two orders in the forward, and one in the backward."""
     x, weight, bias = tensors(70, 600, 33)
-    whole = native(x, weight, bias)
-    assert all(same_bits(native(x[:b], weight, bias), whole[:b]) for b in range(1, 70))
-    grads = native_backward(whole, x, weight)[0]
-    assert all(same_bits(native_backward(whole[:b], x[:b], weight)[0], grads[:b]) for b in range(1, 70))
+    for across in (False, True):
+        numbers = [b for b in range(1, 71) if lanes_lie_across(b) == across]
+        most = native(x[: numbers[-1]], weight, bias)
+        assert all(same_bits(native(x[:b], weight, bias), most[:b]) for b in numbers)
+    grad = torch.randn(70, 33)
+    grads = native_backward(grad, x, weight)[0]
+    assert all(same_bits(native_backward(grad[:b], x[:b], weight)[0], grads[:b]) for b in range(1, 70))
+
+
+def some_zeros(x):
+    """Whole columns, columns in some rows, and single values are zero, of either sign."""
+    x = x.clone()
+    x[:, ::3] = 0
+    x[: len(x) // 2, 1::3] = 0
+    x[:, 2::3] *= torch.rand(x[:, 2::3].shape) < 0.5
+    x[:, ::6] *= -1
+    return x
+
+
+@pytest.mark.parametrize("rows", [1, 5, 6, 10, 26, 32, 40, 64, 70, 100])
+@pytest.mark.parametrize("inputs", [7, 64, 96, 97, 200])
+def test_zeros_that_are_left_out_change_no_bit(rows, inputs):
+    """Integers have no rounding; what is left out is zero in all rows, in some, or nowhere."""
+    torch.manual_seed(1)
+    x, weight, bias = (torch.randint(-3, 4, s).float() for s in ((rows, inputs), (70, inputs), (70,)))
+    grad = torch.randint(-3, 4, (rows, 70)).float()
+    for values, grads in ((some_zeros(x), some_zeros(grad)), (x * 0, grad * 0), (x, some_zeros(grad))):
+        assert torch.equal(native(values, weight, bias), functional.linear(values, weight, bias))
+        expected = grads @ weight, grads.T @ values, grads.sum(0)
+        found = native_backward(grads, values, weight)
+        assert all(torch.equal(f, e) for f, e in zip(found, expected, strict=True))
+
+
+def test_a_single_row_is_not_left_out_with_the_others():
+    """A value in the last row of a chunk alone is used, and NaN is not zero."""
+    x, weight, bias = tensors(64, 100, 50)
+    x[:31, 5], x[32:, 5], x[:, 7] = 0, 0, 0
+    x[63, 7] = torch.nan
+    assert_close(native(x, weight, bias), functional.linear(x, weight, bias), scale=20.0)
 
 
 def test_rows_apart_are_not_copied():

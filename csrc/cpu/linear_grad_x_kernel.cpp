@@ -1,0 +1,179 @@
+// CPU kernel of `linear_backward`'s grad_x, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes lie
+// across results and never along a sum, so that every instruction set and thread count gives the same bits.
+#include "linear_tiles.h"
+
+namespace pfl {
+namespace PFL_CAPABILITY {
+namespace {
+
+constexpr int64_t kDepth = kLinearDepth;
+constexpr int64_t kColumns = kLinearColumns;
+constexpr int64_t kStrip = kLinearStrip;
+// Weights of so many bytes come from afar: with that many rows it pays to copy them.
+constexpr int64_t kFar = int64_t{8} << 20;
+constexpr int64_t kPacked = 24;
+
+// Columns of one client's grad_x. An output whose gradient is zero in all rows of a group, as behind a ReLU or a mask
+// many are, adds nothing to them: only the others are multiplied.
+template <class T>
+class InputGradient {
+ public:
+  using A = accumulate_t<T>;
+  using L = Lanes<A>;
+
+  InputGradient(const LinearBackward& problem, void* scratch)
+      : p_(problem),
+        s_(problem.sizes),
+        groups_(linear_blocks(s_.rows, kRows)),
+        blocks_(linear_blocks(s_.outputs, kDepth)),
+        bytes_(s_.outputs * s_.inputs * static_cast<int64_t>(sizeof(T))),
+        sums_(aligned<A>(scratch)),
+        panel_(sums_ + s_.rows * kStrip),
+        grads_(panel_ + kDepth * kColumns),
+        used_(reinterpret_cast<int32_t*>(grads_ + s_.rows * s_.outputs)),
+        begin_(used_ + groups_ * s_.outputs) {
+  }
+
+  // For each group of rows the outputs at which not all are zero, where those of each block begin, and their gradients
+  // [outputs, rows of the group].
+  void read_grads(int64_t client) {
+    const T* from = static_cast<const T*>(p_.grad.data) + client * p_.grad.client;
+    int64_t group = 0;
+    for_groups(s_.rows, kRows, [&](int64_t first, int64_t size) {
+      int32_t* begin = begin_ + group * (blocks_ + 1);
+      begin[0] = 0;
+      for (int64_t block = 0; block < blocks_; ++block) {
+        const int64_t found =
+            read_block(from + first * p_.grad.row, size, block * kDepth, used_ + group * s_.outputs + begin[block],
+                       grads_ + first * s_.outputs + begin[block] * size);
+        begin[block + 1] = begin[block] + static_cast<int32_t>(found);
+      }
+      ++group;
+    });
+  }
+
+  // Columns [begin, end) of all rows, end - begin <= kStrip.
+  void run(int64_t client, int64_t begin, int64_t end) {
+    const T* weights = static_cast<const T*>(p_.weight.data) + client * p_.weight.client;
+    for (int64_t i = 0; i < s_.rows * kStrip; ++i) {
+      sums_[i] = A(0);
+    }
+    for (int64_t n = 0; n < s_.outputs; n += kDepth) {
+      for (int64_t k = begin; k < end; k += kColumns) {
+        const T* block = weights + n * p_.weight.row + k;
+        const T* next = k + kColumns < end ? block + kColumns : block + kDepth * p_.weight.row - k + begin;
+        add_block(block, next, least(kColumns, end - k), n / kDepth, sums_ + k - begin);
+      }
+    }
+    T* out = static_cast<T*>(p_.grad_x) + client * s_.rows * s_.inputs + begin;
+    for (int64_t r = 0; r < s_.rows; ++r) {
+      narrow(sums_ + r * kStrip, end - begin, out + r * s_.inputs);
+    }
+  }
+
+ private:
+  // Returns how many outputs of the block are used.
+  int64_t read_block(const T* rows, int64_t size, int64_t first, int32_t* list, A* to) const {
+    const int64_t depth = least(kDepth, s_.outputs - first);
+    A values[kRows][kDepth];
+    int32_t used[kDepth] = {};
+    for (int64_t r = 0; r < size; ++r) {
+      copy_row(rows + r * p_.grad.row + first, depth, 0, values[r]);
+      for (int64_t n = 0; n < depth; ++n) {
+        used[n] |= values[r][n] != A(0);
+      }
+    }
+    int64_t found = 0;
+    for (int64_t n = 0; n < depth; ++n) {
+      if (used[n]) {
+        for (int64_t r = 0; r < size; ++r) {
+          to[found * size + r] = values[r][n];
+        }
+        list[found++] = static_cast<int32_t>(first + n);
+      }
+    }
+    return found;
+  }
+
+  // Weights are multiplied where they lie if they can be: only what must be widened or filled up is copied, and what
+  // comes from afar for many rows, as rows far apart can fall on the same lines of cache.
+  void add_block(const T* weights, const T* next, int64_t count, int64_t block, A* sums) {
+    const int64_t first = block * kDepth;
+    if constexpr (sizeof(T) == sizeof(A)) {
+      if (count == kColumns && (bytes_ < kFar || s_.rows < kPacked)) {
+        return add_groups(weights, p_.weight.row, next, block, sums);
+      }
+    }
+    for (int64_t i = 0; i < least(kDepth, s_.outputs - first); ++i) {
+      const T* from = weights + i * p_.weight.row;
+      A* to = panel_ + i * kColumns;
+      if (sizeof(T) == sizeof(A) && count == kColumns) {
+#pragma GCC unroll 16
+        for (int64_t c = 0; c < kColumns; c += L::kCount) {
+          L::store(L::load(reinterpret_cast<const A*>(from) + c), to + c);
+        }
+      } else {
+        copy_row(from, count, kColumns, to);
+      }
+    }
+    add_groups(panel_, kColumns, next, block, sums);
+  }
+
+  void add_groups(const A* right, int64_t pitch, const T* next, int64_t block, A* sums) {
+    int64_t number = 0;
+    for_groups(s_.rows, kRows, [&](int64_t first, int64_t size) {
+      if (bytes_ >= kAway) {
+        for (int64_t i = first * kDepth / s_.rows; i < (first + size) * kDepth / s_.rows; ++i) {
+          prefetch_row<kColumns>(next + i * p_.weight.row);
+        }
+      }
+      const int32_t* begin = begin_ + number * (blocks_ + 1) + block;
+      const Listed outputs{used_ + number * s_.outputs + begin[0], block * kDepth, pitch};
+      const A* grads = grads_ + first * s_.outputs + begin[0] * size;
+      with_constant(size, [&](auto group) {
+        constexpr int kGroup = decltype(group)::value;
+        for (int64_t c = 0; c < kColumns; c += kVectors * L::kCount) {
+          ScaledRows<A, kGroup, kVectors> tile;
+          tile.load(sums + first * kStrip + c, kStrip);
+          tile.add(grads, 1, Every{kGroup}, right + c, outputs, begin[1] - begin[0]);
+          tile.store(sums + first * kStrip + c, kStrip);
+        }
+      });
+      ++number;
+    });
+  }
+
+  const LinearBackward& p_;
+  const LinearSizes& s_;
+  int64_t groups_, blocks_;
+  int64_t bytes_;   // of the weights
+  A* sums_;         // [rows, kStrip]
+  A* panel_;        // [kDepth, kColumns] of the weights
+  A* grads_;        // [groups of rows, outputs that are used, rows of the group]
+  int32_t* used_;   // [groups, outputs that are used]
+  int32_t* begin_;  // [groups, blocks + 1]
+};
+
+template <class T>
+void grad_x(const LinearBackward& p, int64_t begin, int64_t end, void* scratch) {
+  InputGradient<T> gradient(p, scratch);
+  const int64_t blocks = linear_blocks(p.sizes.inputs, kColumns);
+  for (int64_t task = begin; task < end;) {
+    const int64_t client = task / blocks, first = task % blocks;
+    const int64_t count = least(least(kStrip / kColumns, blocks - first), end - task);
+    if (task == begin || first == 0) {
+      gradient.read_grads(client);
+    }
+    gradient.run(client, first * kColumns, least((first + count) * kColumns, p.sizes.inputs));
+    task += count;
+  }
+}
+
+}  // namespace
+
+void linear_grad_x(const LinearBackward& p, int64_t begin, int64_t end, void* scratch) {
+  with_type(p.sizes.dtype, [&](auto type) { grad_x<decltype(type)>(p, begin, end, scratch); });
+}
+
+}  // namespace PFL_CAPABILITY
+}  // namespace pfl
