@@ -9,17 +9,18 @@ several devices: each has a worker of its own, and clients are dealt to them by 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from copy import deepcopy
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.layout import Entry, Layout
 from pfl_fast.engine.metrics import Score, score
 from pfl_fast.engine.modules import bind
 from pfl_fast.engine.stacked import StackedTrainer
@@ -52,21 +53,41 @@ class Worker:
 
     def load(self, views: Sequence[Tensors], stack: bool) -> Tensors:
         """Copies clients into scratch memory: ``[C, *shape]``, or without the client axis for one alone."""
-        for entry in self.layout.entries:
-            shape = (len(views), *entry.value.shape) if stack else entry.value.shape
-            if entry.key not in self.scratch or self.scratch[entry.key].shape != shape:
-                self.scratch[entry.key] = torch.empty(shape, dtype=entry.value.dtype, device=self.device)
-            for row, view in enumerate(views):
-                (self.scratch[entry.key][row] if stack else self.scratch[entry.key]).copy_(view[entry.key])
-        return self.scratch
+        return {e.key: self._copied(e, [view[e.key] for view in views], stack) for e in self.layout.entries}
+
+    def borrow(self, view: Tensors, moves: Mapping[str, bool]) -> tuple[Tensors, Tensors]:
+        """One client's tensors, those that are named where they are if that is on this device, and room for what moves.
+
+        Args:
+            view: where its tensors are.
+            moves: by name, whether a step will move it.
+        """
+        here = {name for name in moves if view[name].device == self.device}
+        entries = self.layout.entries
+        # A row shares its count of changes with its block, so that autograd would take what other clients write to
+        # theirs in the meantime for a change of this one: .data has a count of its own.
+        tensors = {e.key: view[e.key].data if e.key in here else self._copied(e, [view[e.key]], False) for e in entries}
+        return tensors, {e.key: self._scratch(e, e.value.shape) for e in entries if e.key in here and moves[e.key]}
+
+    def _copied(self, entry: Entry, values: Sequence[Tensor], stack: bool) -> Tensor:
+        copies = self._scratch(entry, (len(values), *entry.value.shape) if stack else entry.value.shape)
+        for row, value in enumerate(values):
+            (copies[row] if stack else copies).copy_(value)
+        return copies
+
+    def _scratch(self, entry: Entry, shape: Sequence[int]) -> Tensor:
+        if entry.key not in self.scratch or self.scratch[entry.key].shape != tuple(shape):
+            self.scratch[entry.key] = torch.empty(tuple(shape), dtype=entry.value.dtype, device=self.device)
+        return self.scratch[entry.key]
 
     def train(
         self, clients: list[int], views: Sequence[Tensors], phases: Sequence[Phase], descent: Descent, stack: bool
     ) -> list[Trained]:
         """Local training from what ``views`` hold, which is left as it is."""
-        tensors = self.load(views, stack)
         if not stack:
-            return [Trained(self.single.train(clients[0], tensors, phases, descent), tensors)]
+            tensors, room = self.borrow(views[0], self.single.borrowed(phases, descent))
+            return [Trained(self.single.train(clients[0], tensors, phases, descent, room), tensors)]
+        tensors = self.load(views, stack)
         reports = self.stacked.train(clients, tensors, phases, descent)
         return [Trained(report, {name: t[row] for name, t in tensors.items()}) for row, report in enumerate(reports)]
 

@@ -16,7 +16,7 @@ from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.factors import Factors, LinearLayers
 from pfl_fast.engine.layout import Layout
 from pfl_fast.engine.modules import bind, evaluate_at, set_mode
-from pfl_fast.engine.updates import Descent, alone, takes_factors, update, write
+from pfl_fast.engine.updates import Descent, alone, only_steps, takes_factors, update, write
 from pfl_fast.methods.base import Batch, Method, Phase, Taken, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_dropout, seed_names
@@ -119,10 +119,32 @@ class SingleTrainer(Trainer):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.linear = LinearLayers(self.client)
+        self.room: Tensors = {}
 
-    def train(self, client: int, tensors: Tensors, phases: Sequence[Phase], descent: Descent) -> LocalReport:
-        """Trains in place on ``tensors``, which are the client's and the optimizer's."""
+    def borrowed(self, phases: Sequence[Phase], descent: Descent) -> dict[str, bool]:
+        """Names of tensors that are read where they are, and whether a step moves them to where the client trains."""
+        if not all(only_steps(phase) and takes_factors(phase, descent.within(phase)) for phase in phases):
+            return {}
+        trained = {part for phase in phases for part in phase.train}
+        weights = set(self.linear.weights.values())
+        moves = {e.key: e.part in trained for e in self.layout.entries if e.parameter}
+        return {name: moved for name, moved in moves.items() if name in weights or not moved}
+
+    def train(
+        self,
+        client: int,
+        tensors: Tensors,
+        phases: Sequence[Phase],
+        descent: Descent,
+        room: Tensors | None = None,
+    ) -> LocalReport:
+        """Trains in place on ``tensors``, which are the client's and the optimizer's.
+
+        Those that are :meth:`borrowed` need not be the client's if there is ``room`` for them, to which they move by
+        their first step.
+        """
         report = LocalReport(client)
+        self.room = {} if room is None else room
         set_mode(self.client, self.layout.parts, training=True)
         first_epoch = 0
         for phase in phases:
@@ -181,7 +203,10 @@ class SingleTrainer(Trainer):
                 gradients, factors = self.linear.gradients(loss, parameters)
                 if not takes_factors(phase, descent):
                     gradients.update({name: self.linear.product(name, factors.pop(name)) for name in list(factors)})
-            update(phase, gradients, tensors, batch.seed, descent, alone, factors)
+            moving = [name for name in self.room if name in parameters]
+            update(phase, gradients, tensors, batch.seed, descent, alone, factors, self.room)
+            for name in moving:
+                parameters[name].data = tensors[name]
             del gradients  # or they would still be there when the next ones are computed
         return loss.item(), {name: value.item() for name, value in recorded.items()}
 

@@ -55,6 +55,12 @@ def takes_factors(phase: Phase, descent: Descent) -> bool:
     return not (phase.adjust or phase.moves or phase.adam or phase.pull or descent.momentum)
 
 
+def only_steps(phase: Phase) -> bool:
+    """Whether a phase changes nothing but the parameters it trains, and those by their gradients alone."""
+    hooks = (phase.after, phase.after_batch, phase.after_epoch, phase.after_step, phase.direction)
+    return not any(hooks)
+
+
 def update(
     phase: Phase,
     gradients: Tensors,
@@ -63,6 +69,7 @@ def update(
     descent: Descent,
     lift: Lift,
     factors: Mapping[str, Factors] = MappingProxyType({}),
+    room: Tensors | None = None,
 ) -> None:
     """Steps parameters in place.
 
@@ -74,9 +81,15 @@ def update(
         descent: learning rate and the like.
         lift: ``alone`` or ``torch.vmap``.
         factors: gradients of other parameters, where the phase ``takes_factors``.
+        room: memory for parameters that are borrowed and must not be written to; they move there by their first step,
+            after which they are no longer in it.
     """
+    room = {} if room is None else room
     for name, gradient in factors.items():
-        gradient.descend_(tensors[name], descent.lr, descent.weight_decay)
+        start, tensors[name] = tensors[name], room.pop(name, tensors[name])
+        gradient.descend_(tensors[name], start, descent.lr, descent.weight_decay)
+    for name in room.keys() & gradients.keys():
+        tensors[name] = room.pop(name).copy_(tensors[name])
     if phase.adjust:
         gradients = lift(phase.adjust)(tensors, gradients)
     by_adam = [name for name in gradients if name.split(".")[0] in phase.adam]
