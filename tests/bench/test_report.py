@@ -43,10 +43,10 @@ RESULT = {
     "cases": {"fedcp-mnist": CASE, "fedavg-mnist": {**CASE, "ratio": [1.5, 1.4, 1.6], "goal": 2.0}},
     "exchange": {
         "parameters": 5694600,
-        "seconds": {**both([0.2, 0.2, 0.2], [0.02, 0.02, 0.02]), "load": [0.01, 0.01, 0.01]},
+        "seconds": {**both([0.2] * 3, [0.02] * 3), "load": [0.01] * 3, "read": [0.016] * 3},
         "ratio": [10.0, 9.0, 11.0],
         "goal": 8.0,
-        "gbs": both(4.0, 40.0),
+        "gbs": {**both(4.0, 40.0), "read": 50.0},
     },
     "dispatches": {"fedcp-mnist": {"yardstick": 200.0, "sequential": 60.0, "threads": 60.0, "batched": 8.0}},
 }
