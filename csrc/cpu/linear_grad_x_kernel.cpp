@@ -24,22 +24,23 @@ class InputGradient {
   InputGradient(const LinearBackward& problem, void* scratch)
       : p_(problem),
         s_(problem.sizes),
-        groups_(linear_blocks(s_.rows, kRows)),
         blocks_(linear_blocks(s_.outputs, kDepth)),
         bytes_(s_.outputs * s_.inputs * static_cast<int64_t>(sizeof(T))),
         sums_(aligned<A>(scratch)),
         panel_(sums_ + s_.rows * kStrip),
         grads_(panel_ + kDepth * kColumns),
         used_(reinterpret_cast<int32_t*>(grads_ + s_.rows * s_.outputs)),
-        begin_(used_ + groups_ * s_.outputs) {
+        begin_(used_ + linear_blocks(s_.rows, kFewRows) * s_.outputs) {
   }
 
   // For each group of rows the outputs at which not all are zero, where those of each block begin, and their gradients
   // [outputs, rows of the group].
   void read_grads(int64_t client) {
     const T* from = static_cast<const T*>(p_.grad.data) + client * p_.grad.client;
+    const bool few = count_used<T>(p_.grad, client, s_.rows, s_.outputs) * 2 < s_.rows * s_.outputs;
+    most_ = few ? kFewRows : kRows;
     int64_t group = 0;
-    for_groups(s_.rows, kRows, [&](int64_t first, int64_t size) {
+    for_groups(s_.rows, most_, [&](int64_t first, int64_t size) {
       int32_t* begin = begin_ + group * (blocks_ + 1);
       begin[0] = 0;
       for (int64_t block = 0; block < blocks_; ++block) {
@@ -121,7 +122,7 @@ class InputGradient {
 
   void add_groups(const A* right, int64_t pitch, const T* next, int64_t block, A* sums) {
     int64_t number = 0;
-    for_groups(s_.rows, kRows, [&](int64_t first, int64_t size) {
+    for_groups(s_.rows, most_, [&](int64_t first, int64_t size) {
       if (bytes_ >= kAway) {
         for (int64_t i = first * kDepth / s_.rows; i < (first + size) * kDepth / s_.rows; ++i) {
           prefetch_row<kColumns>(next + i * p_.weight.row);
@@ -145,13 +146,14 @@ class InputGradient {
 
   const LinearBackward& p_;
   const LinearSizes& s_;
-  int64_t groups_, blocks_;
-  int64_t bytes_;   // of the weights
-  A* sums_;         // [rows, kStrip]
-  A* panel_;        // [kDepth, kColumns] of the weights
-  A* grads_;        // [groups of rows, outputs that are used, rows of the group]
-  int32_t* used_;   // [groups, outputs that are used]
-  int32_t* begin_;  // [groups, blocks + 1]
+  int64_t blocks_;
+  int64_t most_ = kRows;  // rows of a group
+  int64_t bytes_;         // of the weights
+  A* sums_;               // [rows, kStrip]
+  A* panel_;              // [kDepth, kColumns] of the weights
+  A* grads_;              // [groups of rows, outputs that are used, rows of the group]
+  int32_t* used_;         // [groups, outputs that are used]
+  int32_t* begin_;        // [groups, blocks + 1]
 };
 
 template <class T>

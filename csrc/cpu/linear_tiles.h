@@ -22,6 +22,8 @@ constexpr int kDotRows = 2, kDotOutputs = 1;
 constexpr int kVectors = 2;
 #endif
 constexpr int kRows = kLinearGroup;
+constexpr int kFewRows =
+    kLinearFewRows;  // where most values are zero: fewer of them are multiplied for the sake of others
 constexpr int64_t kAway = int64_t{1} << 20;  // bytes of weights that are not at hand: it pays to ask for them early
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -183,6 +185,28 @@ void copy_row(const T* row, int64_t count, int64_t room, A* values) {
   for (int64_t j = count; j < room; ++j) {
     values[j] = A(0);
   }
+}
+
+// How many values of a client's [rows, columns] are not zero.
+template <class T>
+int64_t count_used(const LinearRows& tensor, int64_t client, int64_t rows, int64_t columns) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kPiece = 64;
+  const T* from = static_cast<const T*>(tensor.data) + client * tensor.client;
+  A buffer[kPiece];
+  int64_t found = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < columns; k += kPiece) {
+      const int64_t count = least(kPiece, columns - k);
+      const A* values = widen(from + r * tensor.row + k, count, buffer);
+      int32_t used = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        used += values[i] != A(0);
+      }
+      found += used;
+    }
+  }
+  return found;
 }
 
 // sums[r][o] += x[r] . w[o] for kGroup rows and kOut outputs, where each sum has its own kStep lanes.

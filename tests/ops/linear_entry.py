@@ -31,6 +31,11 @@ def make(dtype: torch.dtype, *batch: int, inputs: int = 19, outputs: int = 5, bi
     return tuple(t.to(dtype) for t in (x, weight / max(1, inputs) ** 0.5, *rest))
 
 
+def mostly_zero(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    """One value of x in four is not zero."""
+    return x * (torch.rand(x.shape, generator=torch.Generator().manual_seed(6)) < 0.25), *rest
+
+
 def samples(dtype: torch.dtype) -> list[Sample]:
     return [
         Sample("few of all", make(dtype, 3)),
@@ -45,6 +50,7 @@ def samples(dtype: torch.dtype) -> list[Sample]:
         ],
         *[Sample(f"{k} inputs", make(dtype, 7, inputs=k, outputs=6)) for k in (15, 16, 63, 64, 65, 511, 513, 1030)],
         Sample("more than a strip", make(dtype, 8, inputs=1100, outputs=70)),
+        Sample("mostly zero", mostly_zero(*make(dtype, 2, 24, inputs=330, outputs=105))),
         Sample("enough for threads", make(dtype, 3, 10, inputs=300, outputs=130)),
     ]
 

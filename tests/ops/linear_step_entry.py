@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfl_fast import ops
 from pfl_fast.ops import reference
+from tests.ops.linear_entry import mostly_zero
 from tests.ops.operators import BadInput, Operator, Sample
 
 
@@ -47,6 +48,10 @@ def without_some(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return weight, grad, *rest
 
 
+def x_mostly_zero(weight: Tensor, grad: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    return weight, grad, *mostly_zero(x)
+
+
 PLAIN, DECAY = {"lr": 0.1}, {"lr": 0.1, "weight_decay": 0.3}
 
 
@@ -64,6 +69,7 @@ def samples(dtype: torch.dtype) -> list[Sample]:
             Sample(f"no gradient {name}", without_some(make(dtype, 9, inputs=66, outputs=55, start=start)), options)
             for name, start, options in (("plain", 0, PLAIN), ("from elsewhere", 1, PLAIN), ("decay", 1, DECAY))
         ],
+        Sample("x mostly zero", x_mostly_zero(*make(dtype, 2, 24, inputs=330, outputs=105)), DECAY),
         Sample("enough for threads", make(dtype, 3, 10, inputs=300, outputs=130), PLAIN),
     ]
 

@@ -156,11 +156,39 @@ def test_zeros_that_are_left_out_change_no_bit(rows, inputs):
     torch.manual_seed(1)
     x, weight, bias = (torch.randint(-3, 4, s).float() for s in ((rows, inputs), (70, inputs), (70,)))
     grad = torch.randint(-3, 4, (rows, 70)).float()
-    for values, grads in ((some_zeros(x), some_zeros(grad)), (x * 0, grad * 0), (x, some_zeros(grad))):
+    cases = (some_zeros(x), some_zeros(grad)), (x * 0, grad * 0), (x, some_zeros(grad)), (some_zeros(x), grad)
+    for values, grads in cases:
         assert torch.equal(native(values, weight, bias), functional.linear(values, weight, bias))
         expected = grads @ weight, grads.T @ values, grads.sum(0)
         found = native_backward(grads, values, weight)
         assert all(torch.equal(f, e) for f, e in zip(found, expected, strict=True))
+
+
+def thinned(tensor, share):
+    return tensor * (torch.rand(tensor.shape) < share)
+
+
+def in_order(left, right):
+    """``left @ right``, products and sums rounded one after the other."""
+    total = torch.zeros(left.shape[0], right.shape[1])
+    for i in range(left.shape[1]):
+        total += left[:, i : i + 1] * right[i]
+    return total
+
+
+@pytest.mark.parametrize("inputs", [65, 300])
+@pytest.mark.parametrize("of_grad", [0.0, 0.2, 0.6, 1.0])
+@pytest.mark.parametrize("of_x", [0.0, 0.2, 0.6, 1.0])
+def test_whatever_is_left_out_sums_have_one_order(of_x, of_grad, inputs):
+    """Which way a product goes depends on how much of its factors is zero; its bits do not."""
+    torch.manual_seed(2)
+    x, weight, _ = tensors(40, inputs, 110)
+    x, grad = thinned(x, of_x), thinned(torch.randn(40, 110), of_grad)
+    grad_x, grad_weight, _ = native_backward(grad, x, weight)
+    assert lanes_lie_across(40)
+    assert torch.equal(native(x, weight), in_order(x, weight.T))
+    assert torch.equal(grad_x, in_order(grad, weight))
+    assert torch.equal(grad_weight, in_order(grad.T, x))
 
 
 def test_a_single_row_is_not_left_out_with_the_others():
