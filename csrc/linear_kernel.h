@@ -55,11 +55,11 @@ struct LinearStep {
 };
 
 constexpr int64_t kLinearLine = 16;           // floats in a cache line
-constexpr int64_t kLinearOutputs = 48;        // outputs of one task of the CPU's forward
+constexpr int64_t kLinearOutputs = 96;        // outputs of one task of the CPU's forward and of its grad_weight
+constexpr int64_t kLinearAcrossOutputs = 48;  // outputs whose sums across rows are in cache
 constexpr int64_t kLinearDotOutputs = 16;     // outputs whose sums along rows are in cache
 constexpr int64_t kLinearColumns = 64;        // columns of one task of its grad_x, and of a panel
-constexpr int64_t kLinearWeightOutputs = 96;  // outputs of one task of its grad_weight
-constexpr int64_t kLinearTurned = 256;        // columns there whose sums are turned around together
+constexpr int64_t kLinearTurned = 256;        // columns of grad_weight whose sums are turned around together
 constexpr int64_t kLinearStrip = 512;         // columns whose sums grad_x has in cache
 constexpr int64_t kLinearDepth = 64;          // terms of grad_x's sums that are added up while a panel is in cache
 constexpr int64_t kLinearAcross = 17;         // fewest rows whose products are summed side by side
@@ -91,9 +91,9 @@ inline int64_t linear_scratch(const LinearSizes& s) {
   if (!linear_is_across(s.rows)) {
     return x + s.rows * kLinearDotOutputs * kLinearLine + kLinearLine;
   }
-  const int64_t blocks = linear_blocks(s.inputs, kLinearAcrossDepth);
-  const int64_t lists = linear_blocks(room, kLinearLine / 2) * (s.inputs + blocks + 1);
-  return x + (room + kLinearAcrossDepth) * kLinearOutputs + lists + kLinearLine;
+  const int64_t blocks = linear_blocks(s.inputs, kLinearDepth);
+  const int64_t lists = room * (blocks + 1) + linear_blocks(room, kLinearLine / 2) * s.inputs;
+  return x + (room + kLinearAcrossDepth) * kLinearOutputs + lists + kLinearLine + 2;
 }
 inline int64_t linear_grad_x_scratch(const LinearSizes& s) {
   const int64_t groups = linear_blocks(s.rows, kLinearFewRows), blocks = linear_blocks(s.outputs, kLinearDepth);
@@ -102,8 +102,8 @@ inline int64_t linear_grad_x_scratch(const LinearSizes& s) {
 }
 inline int64_t linear_grad_weight_scratch(const LinearSizes& s) {
   const int64_t columns = linear_round_up(s.inputs, kLinearColumns);
-  const int64_t sums = kLinearTurned * kLinearWeightOutputs;
-  return s.rows * (columns + kLinearWeightOutputs + kLinearGroup + 1) + sums + columns + 1 + 2 * kLinearLine;
+  const int64_t sums = kLinearTurned * kLinearOutputs;
+  return s.rows * (columns + kLinearOutputs + kLinearGroup + 1) + sums + columns + 1 + 2 * kLinearLine;
 }
 
 }  // namespace
@@ -112,7 +112,7 @@ inline int64_t linear_grad_weight_scratch(const LinearSizes& s) {
 PFL_DECLARE_CPU_KERNEL(linear, (const Linear& p, int64_t begin, int64_t end, void* scratch))
 // [begin, end): blocks of kLinearColumns columns, of all clients.
 PFL_DECLARE_CPU_KERNEL(linear_grad_x, (const LinearBackward& p, int64_t begin, int64_t end, void* scratch))
-// [begin, end): blocks of kLinearWeightOutputs outputs, of all clients. The gradient of the bias, too.
+// [begin, end): blocks of kLinearOutputs outputs, of all clients. The gradient of the bias, too.
 PFL_DECLARE_CPU_KERNEL(linear_grad_weight, (const LinearBackward& p, int64_t begin, int64_t end, void* scratch))
 
 // The same blocks.

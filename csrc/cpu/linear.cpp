@@ -34,8 +34,8 @@ void forward(const Linear& p) {
 void backward(const LinearBackward& p) {
   const LinearSizes& s = p.sizes;
   if (p.grad_weight || p.grad_bias) {
-    run_blocks(p, PFL_CPU_KERNEL(linear_grad_weight), linear_blocks(s.outputs, kLinearWeightOutputs),
-               kLinearWeightOutputs * s.rows * (p.grad_weight ? s.inputs : 1), linear_grad_weight_scratch(s));
+    run_blocks(p, PFL_CPU_KERNEL(linear_grad_weight), linear_blocks(s.outputs, kLinearOutputs),
+               kLinearOutputs * s.rows * (p.grad_weight ? s.inputs : 1), linear_grad_weight_scratch(s));
   }
   if (p.grad_x) {
     run_blocks(p, PFL_CPU_KERNEL(linear_grad_x), linear_blocks(s.inputs, kLinearColumns),
@@ -45,8 +45,8 @@ void backward(const LinearBackward& p) {
 
 void step(const LinearStep& p) {
   const LinearSizes& s = p.sizes;
-  run_blocks(p, PFL_CPU_KERNEL(linear_step), linear_blocks(s.outputs, kLinearWeightOutputs),
-             kLinearWeightOutputs * s.rows * s.inputs, linear_grad_weight_scratch(s));
+  run_blocks(p, PFL_CPU_KERNEL(linear_step), linear_blocks(s.outputs, kLinearOutputs),
+             kLinearOutputs * s.rows * s.inputs, linear_grad_weight_scratch(s));
 }
 
 Tensor linear_cpu(Tensor x, Tensor weight, std::optional<Tensor> bias) {

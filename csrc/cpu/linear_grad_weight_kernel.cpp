@@ -7,7 +7,7 @@ namespace PFL_CAPABILITY {
 namespace {
 
 constexpr int64_t kColumns = kLinearColumns;
-constexpr int64_t kOutputs = kLinearWeightOutputs;
+constexpr int64_t kOutputs = kLinearOutputs;
 
 // What becomes of a finished piece of the weights' gradient: a vector of it, or fewer columns at the end of a row; or
 // of a whole row that is zero. WeightGradient takes anything that can be called like this.

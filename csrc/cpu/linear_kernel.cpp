@@ -142,8 +142,8 @@ class Across {
         chunks_(linear_blocks(s_.rows, kChunk)),
         blocks_(linear_blocks(s_.inputs, kDepth)),
         sums_(aligned<A>(scratch)),
-        panel_(sums_ + chunks_ * kChunk * kLinearOutputs),
-        x_(panel_ + kLinearOutputs * kDepth),
+        panel_(sums_ + chunks_ * kChunk * kBlock),
+        x_(panel_ + kBlock * kDepth),
         used_(reinterpret_cast<int32_t*>(x_ + chunks_ * kChunk * s_.inputs)),
         begin_(used_ + chunks_ * s_.inputs) {
   }
@@ -163,12 +163,25 @@ class Across {
   }
 
   void run(int64_t client, int64_t first) {
-    const int64_t count = least(kLinearOutputs, s_.outputs - first);
+    const int64_t end = least(first + kLinearOutputs, s_.outputs);
+    for (int64_t o = first; o < end; o += kBlock) {
+      run_few(client, o, least(kBlock, end - o));
+    }
+  }
+
+ private:
+  static constexpr int64_t kBlock = kLinearAcrossOutputs;
+  static constexpr int64_t kDepth = kLinearAcrossDepth;
+  static constexpr int kAcross = 2;  // vectors in a tile's row: a shorter chunk has fewer inputs that are not all zero
+  static constexpr int64_t kChunk = kAcross * L::kCount;
+  static_assert(kChunk <= kLinearChunk && kDepth % L::kCount == 0 && kBlock % L::kCount == 0);
+
+  void run_few(int64_t client, int64_t first, int64_t count) {
     const T* weights = static_cast<const T*>(p_.weight.data) + client * p_.weight.client + first * p_.weight.row;
     std::memset(sums_, 0, static_cast<size_t>(panel_ - sums_) * sizeof(A));
     for (int64_t block = 0; block < blocks_; ++block) {
       const int64_t begin = block * kDepth;
-      const T* next = block + 1 < blocks_ ? weights + begin + kDepth : weights + kLinearOutputs * p_.weight.row;
+      const T* next = block + 1 < blocks_ ? weights + begin + kDepth : weights + kBlock * p_.weight.row;
       if constexpr (sizeof(T) == sizeof(A)) {
         add_block(block, count, weights, p_.weight.row, 0, next);
       } else {
@@ -180,12 +193,6 @@ class Across {
     }
     finish(client, first, count);
   }
-
- private:
-  static constexpr int64_t kDepth = kLinearAcrossDepth;
-  static constexpr int kAcross = 2;  // vectors in a tile's row: a shorter chunk has fewer inputs that are not all zero
-  static constexpr int64_t kChunk = kAcross * L::kCount;
-  static_assert(kChunk <= kLinearChunk && kDepth % L::kCount == 0 && kLinearOutputs % L::kCount == 0);
 
   // Returns how many inputs of the block are used.
   int64_t read_block(const T* rows, int64_t count, int64_t chunk, int64_t first, int64_t place) {
@@ -227,7 +234,7 @@ class Across {
       const int32_t* begin = begin_ + chunk * (blocks_ + 1) + block;
       const Listed inputs{used_ + chunk * s_.inputs + begin[0], first, 1};
       const A* x = x_ + (chunk * s_.inputs + begin[0]) * kChunk;
-      A* sums = sums_ + chunk * kLinearOutputs * kChunk;
+      A* sums = sums_ + chunk * kBlock * kChunk;
       const int64_t wide = least(kAcross, linear_blocks(s_.rows - chunk * kChunk, L::kCount));
       for_groups(count, kRows, [&](int64_t o, int64_t size) {
         if (chunk == 0) {
@@ -258,18 +265,18 @@ class Across {
   }
 
   void finish(int64_t client, int64_t first, int64_t count) {
-    A bias[kLinearOutputs], total[L::kCount * kLinearOutputs];
+    A bias[kBlock], total[L::kCount * kBlock];
     const T* from = static_cast<const T*>(p_.bias.data);
-    copy_row(from ? from + client * p_.bias.client + first : from, from ? count : 0, kLinearOutputs, bias);
+    copy_row(from ? from + client * p_.bias.client + first : from, from ? count : 0, kBlock, bias);
     T* out = static_cast<T*>(p_.out) + client * s_.rows * s_.outputs + first;
     for (int64_t row = 0; row < s_.rows; row += L::kCount) {
-      const A* sums = sums_ + row / kChunk * kLinearOutputs * kChunk + row % kChunk;
+      const A* sums = sums_ + row / kChunk * kBlock * kChunk + row % kChunk;
       for (int64_t o = 0; o < count; o += L::kCount) {
-        transpose<A>(sums + o * kChunk, kChunk, total + o, kLinearOutputs);
+        transpose<A>(sums + o * kChunk, kChunk, total + o, kBlock);
       }
       for (int64_t r = row; r < least(row + L::kCount, s_.rows); ++r) {
-        A* values = total + (r - row) * kLinearOutputs;
-        for (int64_t o = 0; o < kLinearOutputs; o += L::kCount) {
+        A* values = total + (r - row) * kBlock;
+        for (int64_t o = 0; o < kBlock; o += L::kCount) {
           L::store(L::load(values + o) + L::load(bias + o), values + o);
         }
         narrow(values, count, out + r * s_.outputs);
@@ -280,30 +287,158 @@ class Across {
   const Linear& p_;
   const LinearSizes& s_;
   int64_t chunks_, blocks_;
-  A* sums_;         // [chunks, kLinearOutputs, kChunk]
-  A* panel_;        // [kLinearOutputs, kDepth]: weights that must be widened
+  A* sums_;         // [chunks, kBlock, kChunk]
+  A* panel_;        // [kBlock, kDepth]: weights that must be widened
   A* x_;            // [chunks, inputs that are used, kChunk]
   int32_t* used_;   // [chunks, inputs that are used]
   int32_t* begin_;  // [chunks, blocks + 1]
 };
 
-template <class Product>
-void run_tasks(Product product, int64_t blocks, int64_t begin, int64_t end) {
-  for (int64_t task = begin; task < end; ++task) {
-    if (task == begin || task % blocks == 0) {
-      product.read_x(task / blocks);
+// The same row by row: of each only the inputs that are not zero are multiplied, with weights that are turned around so
+// that lanes lie across outputs. Where most of x is zero, but little in all rows at once.
+template <class T>
+class RowByRow {
+ public:
+  using A = accumulate_t<T>;
+  using L = Lanes<A>;
+
+  RowByRow(const Linear& problem, void* scratch)
+      : p_(problem),
+        s_(problem.sizes),
+        blocks_(linear_blocks(s_.inputs, kDepth)),
+        sums_(aligned<A>(scratch)),
+        panel_(sums_ + s_.rows * kLinearOutputs),
+        values_(panel_ + kDepth * kLinearOutputs),
+        used_(reinterpret_cast<int32_t*>(values_ + s_.rows * s_.inputs / 2 + 1)),
+        begin_(used_ + s_.rows * s_.inputs / 2 + 1) {
+  }
+
+  // Whether it is worth it, and there is room for it.
+  bool takes(int64_t client) const {
+    return count_used<T>(p_.x, client, s_.rows, s_.inputs) * 2 < s_.rows * s_.inputs;
+  }
+
+  // For each row its inputs that are not zero, and where those of each block begin.
+  void read_x(int64_t client) {
+    const T* rows = static_cast<const T*>(p_.x.data) + client * p_.x.client;
+    int32_t end = 0;
+    for (int64_t r = 0; r < s_.rows; ++r) {
+      for (int64_t block = 0; block < blocks_; ++block) {
+        begin_[r * (blocks_ + 1) + block] = end;
+        A buffer[kDepth];
+        const int64_t first = block * kDepth, depth = least(kDepth, s_.inputs - first);
+        const A* x = widen(rows + r * p_.x.row + first, depth, buffer);
+        for (int64_t k = 0; k < depth; ++k) {
+          values_[end] = x[k];
+          used_[end] = static_cast<int32_t>(k);
+          end += x[k] != A(0);
+        }
+      }
+      begin_[r * (blocks_ + 1) + blocks_] = end;
     }
-    product.run(task / blocks, task % blocks * kLinearOutputs);
+  }
+
+  void run(int64_t client, int64_t first) {
+    const int64_t count = least(kLinearOutputs, s_.outputs - first), pitch = p_.weight.row;
+    const T* weights = static_cast<const T*>(p_.weight.data) + client * p_.weight.client + first * pitch;
+    std::memset(sums_, 0, static_cast<size_t>(panel_ - sums_) * sizeof(A));
+    for (int64_t block = 0; block < blocks_; ++block) {
+      const int64_t begin = block * kDepth;
+      turn(weights + begin, count, least(kDepth, s_.inputs - begin));
+      add_block(block, block + 1 < blocks_ ? weights + begin + kDepth : weights + kLinearOutputs * pitch);
+    }
+    finish(client, first, count);
+  }
+
+ private:
+  static constexpr int64_t kDepth = kLinearDepth;
+  static constexpr int kTall = kLinearOutputs / L::kCount < 12 ? kLinearOutputs / L::kCount : 12;
+  static_assert(kDepth % L::kCount == 0 && kLinearOutputs % (kTall * L::kCount) == 0);
+
+  // panel_[k, o] = weights[o, k]
+  void turn(const T* weights, int64_t count, int64_t depth) {
+    const int64_t pitch = p_.weight.row;
+    for (int64_t o = 0; o < count; o += L::kCount) {
+      for (int64_t k = 0; k < depth; k += L::kCount) {
+        const T* from = weights + o * pitch + k;
+        A* to = panel_ + k * kLinearOutputs + o;
+        const int64_t outputs = least(L::kCount, count - o), inputs = least(L::kCount, depth - k);
+        if constexpr (sizeof(T) == sizeof(A)) {
+          if (outputs == L::kCount && inputs == L::kCount) {
+            transpose<A>(from, pitch, to, kLinearOutputs);
+            continue;
+          }
+        }
+        A square[L::kCount * L::kCount] = {};
+        for (int64_t i = 0; i < outputs; ++i) {
+          copy_row(from + i * pitch, inputs, L::kCount, square + i * L::kCount);
+        }
+        transpose<A>(square, L::kCount, to, kLinearOutputs);
+      }
+    }
+  }
+
+  void add_block(int64_t block, const T* next) {
+    for (int64_t r = 0; r < s_.rows; ++r) {
+      for (int64_t o = r * kLinearOutputs / s_.rows; o < (r + 1) * kLinearOutputs / s_.rows; ++o) {
+        prefetch_row<kDepth>(next + o * p_.weight.row);
+      }
+      const int32_t *begin = begin_ + r * (blocks_ + 1) + block, count = begin[1] - begin[0];
+      for (int64_t o = 0; o < kLinearOutputs; o += kTall * L::kCount) {
+        A* sums = sums_ + r * kLinearOutputs + o;
+        ScaledRows<A, 1, kTall> tile;
+        tile.load(sums, 0);
+        tile.add(values_ + begin[0], 1, Every{1}, panel_ + o, Listed{used_ + begin[0], 0, kLinearOutputs}, count);
+        tile.store(sums, 0);
+      }
+    }
+  }
+
+  void finish(int64_t client, int64_t first, int64_t count) {
+    A bias[kLinearOutputs], total[kLinearOutputs];
+    const T* from = static_cast<const T*>(p_.bias.data);
+    copy_row(from ? from + client * p_.bias.client + first : from, from ? count : 0, kLinearOutputs, bias);
+    T* out = static_cast<T*>(p_.out) + client * s_.rows * s_.outputs + first;
+    for (int64_t r = 0; r < s_.rows; ++r) {
+      for (int64_t o = 0; o < kLinearOutputs; o += L::kCount) {
+        L::store(L::load(sums_ + r * kLinearOutputs + o) + L::load(bias + o), total + o);
+      }
+      narrow(total, count, out + r * s_.outputs);
+    }
+  }
+
+  const Linear& p_;
+  const LinearSizes& s_;
+  int64_t blocks_;
+  A* sums_;         // [rows, kLinearOutputs]
+  A* panel_;        // [kDepth, kLinearOutputs] of the weights
+  A* values_;       // of x that are not zero, row by row
+  int32_t* used_;   // where they are in their blocks
+  int32_t* begin_;  // [rows, blocks + 1]
+};
+
+// The blocks of outputs [begin, end) of one client.
+template <class Product>
+void run_client(Product product, int64_t client, int64_t begin, int64_t end) {
+  product.read_x(client);
+  for (int64_t block = begin; block < end; ++block) {
+    product.run(client, block * kLinearOutputs);
   }
 }
 
 template <class T>
 void forward(const Linear& p, int64_t begin, int64_t end, void* scratch) {
   const int64_t blocks = linear_blocks(p.sizes.outputs, kLinearOutputs);
-  if (linear_is_across(p.sizes.rows)) {
-    run_tasks(Across<T>(p, scratch), blocks, begin, end);
-  } else {
-    run_tasks(Along<T>(p, scratch), blocks, begin, end);
+  for (int64_t task = begin; task < end;) {
+    const int64_t client = task / blocks, first = task % blocks, last = least(blocks, first + end - task);
+    if (!linear_is_across(p.sizes.rows)) {
+      run_client(Along<T>(p, scratch), client, first, last);
+    } else if (const RowByRow<T> rows(p, scratch); rows.takes(client)) {
+      run_client(rows, client, first, last);
+    } else {
+      run_client(Across<T>(p, scratch), client, first, last);
+    }
+    task += last - first;
   }
 }
 
