@@ -107,24 +107,41 @@ def test_linear_step(race, size):
     )
 
 
-@pytest.mark.parametrize("size", [CNN[0], CNN[4], *MLP[1:]], ids=lambda s: "x".join(map(str, s)))
+each_of_few = pytest.mark.parametrize("size", [CNN[0], CNN[4], *MLP[1:]], ids=lambda s: "x".join(map(str, s)))
+
+
+def forward_backward_and_step(race, x, weight, bias, grad):
+    x.requires_grad_()
+
+    def all_three(layer, step):
+        torch.autograd.grad(layer(x, weight, bias), x, grad)
+        step()
+
+    race(
+        {
+            "native": lambda: all_three(ops.linear, lambda: ops.linear_step_(weight, grad, x.detach(), lr=LR)),
+            "torch's layer, product added in place": lambda: all_three(
+                functional.linear, lambda: torch.addmm(weight, grad.t(), x.detach(), alpha=-LR, out=weight)
+            ),
+        }
+    )
+
+
+@each_of_few
 def test_linear_behind_a_relu(race, size):
     """Two features in five are zero in the whole batch, and two gradients in five, as is common behind a ReLU."""
     x, weight, bias = make(size)
     grad = torch.randn(size[0], size[2])
     x[:, torch.rand(size[1]) < 0.4] = 0
     grad[:, torch.rand(size[2]) < 0.4] = 0
+    forward_backward_and_step(race, x, weight, bias, grad)
 
-    def all_three(layer, step):
-        given = x.requires_grad_()
-        torch.autograd.grad(layer(given, weight, bias), given, grad)
-        step()
 
-    race(
-        {
-            "native": lambda: all_three(ops.linear, lambda: ops.linear_step_(weight, grad, x, lr=LR)),
-            "torch's layer, product added in place": lambda: all_three(
-                functional.linear, lambda: torch.addmm(weight, grad.t(), x.detach(), alpha=-LR, out=weight)
-            ),
-        }
-    )
+@each_of_few
+def test_linear_behind_a_mask(race, size):
+    """Five features in six are zero, others in each sample, and half of the gradients: as in FedPick's selector."""
+    x, weight, bias = make(size)
+    grad = torch.randn(size[0], size[2])
+    x *= torch.rand(x.shape) < 1 / 6
+    grad *= torch.rand(grad.shape) < 1 / 2
+    forward_backward_and_step(race, x, weight, bias, grad)
