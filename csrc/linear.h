@@ -11,8 +11,8 @@
 //   start    [*batch, n, k], or none: the weight itself
 //   weight   becomes start - lr (grad^T x + weight_decay start)
 //
-// Terms that are zero in all rows that are multiplied together are left out: what such a zero would be multiplied with
-// does not matter, not even if it is infinite or NaN.
+// Terms with a factor of zero, in x or grad, may be left out: what it would be multiplied with does not matter then,
+// not even if it is infinite or NaN.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>

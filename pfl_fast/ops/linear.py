@@ -4,8 +4,7 @@
 
 Clients train with batches of ten to a hundred samples. General matrix products are made for many rows: with so few
 they reach a part of the processor's speed. These read the weights once, as they lie in memory. On the CPU they also
-leave out what is zero in all samples that are multiplied together, as much is behind a ReLU: the same sums, fewer
-products.
+leave out zeros where there are many, as behind a ReLU or a mask: the same sums, fewer products.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Gradients reach ``x``, ``weight`` and ``bias``, once. Sums are added in a fixed order, in float32 (float64). With
     one row, many rows or little work, and inside ``torch.func.grad``, torch's own product runs instead, in torch's
-    order. Where x is zero in many rows at once, or the gradient is, it may not matter what that is multiplied with: NaN
-    and infinity in a weight spread only to what is made of it.
+    order. Where x is zero, or the gradient is, it may not matter what that is multiplied with: NaN and infinity
+    need not spread through a product with zero.
 
     >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]), torch.tensor([0.5, -0.5]))
     tensor([[11.5000, 16.5000]])
