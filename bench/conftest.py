@@ -80,6 +80,15 @@ def race(benchmark, request):
     return run
 
 
+@pytest.fixture
+def one_thread():
+    """As the engine has one client per core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def take_turns(functions: list[Callable[[], object]], rows: list[Row]) -> None:
     started = time.perf_counter()
     for turn in range(ROUNDS.stop):

@@ -16,6 +16,7 @@ from pfl_fast import ops
 from pfl_fast.models.cnn import cnn
 from pfl_fast.ops import reference
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES = {"MNIST": (1, 28, 28), "CIFAR": (3, 32, 32)}
 STAGES = {
     "first of MNIST": ((1, 28, 28), 32),
@@ -28,14 +29,6 @@ BATCH, KERNEL = 10, 5
 each_size = pytest.mark.parametrize("images", IMAGES)
 each_stage = pytest.mark.parametrize("stage", STAGES)
 each_stack = pytest.mark.parametrize("clients", CLIENTS)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def layers(x, weight, bias):

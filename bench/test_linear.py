@@ -14,20 +14,13 @@ from torch.nn import functional
 from pfl_fast import ops
 from pfl_fast.ops import reference
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 # Rows, inputs and outputs.
 CNN = [(10, 1024, 512), (10, 512, 1024), (20, 1024, 512), (32, 1024, 512), (64, 1024, 512), (100, 1024, 512)]
 MLP = [(64, 784, 4096), (64, 2048, 4096), (64, 4096, 2048)]
 SMALL = [(1, 1024, 512), (3, 1024, 512), (10, 512, 10)]
 LR = 1e-9  # the weights stay what they are
 each_size = pytest.mark.parametrize("size", CNN + MLP + SMALL, ids=lambda s: "x".join(map(str, s)))
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make(size, *clients):

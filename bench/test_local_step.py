@@ -15,15 +15,8 @@ from pfl_fast.data.synthetic import synthetic
 from pfl_fast.engine.modules import bind, set_mode
 from pfl_fast.methods.base import Batch
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH = 10
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def one_client(method):
