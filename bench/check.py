@@ -27,7 +27,7 @@ ROUNDS = ("fedcp-mnist", "fedavg-mnist", "fedpick-mnist")
 # By race: its test, and the candidate that the native operator is compared with.
 RACES = {
     "aggregate_state_dicts": ("test_aggregate.py", "state-dict loop"),
-    "conv_relu_pool_forward_and_backward[one client-second of MNIST]": ("test_conv_relu_pool.py", "plain layers"),
+    "conv_relu_pool_forward_and_backward[second of MNIST-one client]": ("test_conv_relu_pool.py", "plain layers"),
     "cpn_route_forward_and_backward[20 clients]": ("test_cpn_route.py", "reference"),
     "gumbel_mask_forward_and_backward[(64,4096)-False]": ("test_gumbel_mask.py", "eager, torch.rand noise"),
     "linear_forward_and_backward[10x1024x512]": ("test_linear.py", "torch's layer"),
@@ -93,12 +93,16 @@ def table(recorded: Mapping[str, float], measured: Mapping[str, float]) -> list[
     return lines
 
 
+def race_tests() -> list[str]:
+    """The races as pytest names them."""
+    return [f"bench/{file}::test_{race}" for race, (file, _) in RACES.items()]
+
+
 def operator_ratios() -> dict[str, float]:
     """Some of what ``make bench`` measures."""
-    tests = [f"bench/{file}::test_{race}" for race, (file, _) in RACES.items()]
     with TemporaryDirectory() as folder:
         found = Path(folder) / "ratios.json"
-        words = [sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--ratios-json", str(found), *tests]
+        words = [sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--ratios-json", str(found), *race_tests()]
         subprocess.run(words, check=True, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL)
         ratios = json.loads(found.read_text())
     return {f"{race} / {candidate}": ratios[race][candidate] for race, (_, candidate) in RACES.items()}

@@ -1,7 +1,10 @@
 """What is written about measurements: tables, goals, the README's block, losses."""
 
 import json
+import subprocess
+import sys
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 
@@ -188,3 +191,11 @@ def test_recording_keeps_other_results(checked, tmp_path):
 def test_exponents_are_slopes_of_logarithms():
     assert growth.exponent([20, 200, 2000], [5.0, 5.0, 5.0]) == pytest.approx(0)
     assert growth.exponent([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2)
+
+
+def test_the_guard_names_races_that_there_are():
+    root = Path(check.__file__).parents[1]
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", *check.race_tests()]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(check.race_tests()) <= set(done.stdout.splitlines())
