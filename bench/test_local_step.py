@@ -1,8 +1,8 @@
 """One step of local training of the papers' CNN on ten images of MNIST's size: the engine's own, and plain torch's.
 
 With one thread, as the engine has one client per core. Loss, gradients and the step of SGD: what the yardstick does,
-eager and by torch.compile, whose compilation is not counted. FedCP's frozen features are outside the engine's step, which
-has them once per round, and inside the yardstick's.
+eager and by torch.compile, whose compilation is not counted. FedCP's frozen features are outside the engine's step,
+which has them once per round, and inside the yardstick's.
 """
 
 from __future__ import annotations
