@@ -65,7 +65,9 @@ def train(executor: str, head: str, per_client: int) -> None:
         test_fraction=TESTS / (per_client + TESTS),
         **{**defaults, "per_client": per_client},
     )
-    parameters = {name: sum(p.numel() for p in m.parameters()) for name, m in experiment.layout.client.named_children()}
+    parameters = {
+        name: sum(p.numel() for p in m.parameters()) for name, m in experiment.part_table.client.named_children()
+    }
     print(f"{experiment.data.clients} clients, {executor}: " + ", ".join(f"{n} {c:,}" for n, c in parameters.items()))
     estimate = experiment.memory()
     print(f"estimate beforehand: {estimate}", flush=True)

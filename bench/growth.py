@@ -58,7 +58,7 @@ def measure(clients: int, cohort: int, width: int, classes: int) -> dict:
     return {
         "clients": clients,
         "cohort": cohort,
-        "parameters": sum(p.numel() for p in experiment.layout.client.extractor.parameters()),
+        "parameters": sum(p.numel() for p in experiment.part_table.client.extractor.parameters()),
         "classes": classes,
         "ms": 1000 * median(r["seconds"] for r in records),
         "parts": ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in parts.items()),

@@ -13,7 +13,7 @@ import torch
 from bench.end_to_end.twin import client_of
 from pfl_fast import Experiment
 from pfl_fast.data.synthetic import synthetic
-from pfl_fast.engine.modules import bind, set_mode
+from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.methods.base import Batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,15 +34,15 @@ def one_client(method):
 
 
 def engine_step(experiment, x, y):
-    """As :meth:`pfl_fast.engine.training.SingleTrainer.phase` takes it, with the features that it takes once."""
+    """As :meth:`pfl_fast.engine.local.single.SingleTrainer.phase` takes it, with the features that it takes once."""
     server = experiment.server
     worker, (phase,) = server.executor.workers[0], server.method.phases(1)
     trainer, tensors = worker.single, worker.load([server.state.view(0, server.tensors)], stack=False)
-    set_mode(trainer.client, trainer.layout.parts, training=True)
+    set_mode(trainer.client, trainer.part_table.parts, training=True)
     bind(trainer.client, tensors, set(trainer.trained_keys(phase)))
     parameters = {name: trainer.client.get_parameter(name) for name in trainer.trained_keys(phase)}
     batch = Batch(x, y, torch.tensor(1), trainer.once(phase, x))
-    return lambda: trainer.step(phase, batch, parameters, tensors, server.descent(1))
+    return lambda: trainer.step(phase, batch, parameters, tensors, server.step_settings(1))
 
 
 def plain_step(experiment, x, y, compiles):

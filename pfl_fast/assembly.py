@@ -21,7 +21,7 @@ from pfl_fast.data.prepare import load
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.methods import METHODS, Method
-from pfl_fast.methods.base import Setting
+from pfl_fast.methods.base import RunContext, local_tensor_names
 from pfl_fast.models import Backbone, build, default_model
 from pfl_fast.options import convert, unknown
 
@@ -153,7 +153,7 @@ def make(dataset: Dataset, settings: Settings) -> Partition:
     )
 
 
-def federate(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:
+def federated_data(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:
     """Batches as the settings ask for; BatchNorm cannot train on a single sample, so that it is skipped there."""
     s = settings
     if has_batch_norm and s.batch_size == 1:
@@ -173,35 +173,42 @@ def federate(dataset: Dataset, partition: Partition, settings: Settings, has_bat
     )
 
 
-def setting(dataset: Dataset, partition: Partition, settings: Settings, kind: type[Method]) -> Setting:
-    """What a method may know about the run."""
+def method_context(
+    dataset: Dataset, partition: Partition, settings: Settings, kind: type[Method], backbone: Backbone
+) -> RunContext:
+    """Returns the facts about the run that a method may use."""
 
     def count_classes(client: int) -> Tensor:
         labels = torch.from_numpy(np.array(dataset.y[partition.train[client]]))
         return torch.bincount(labels, minlength=len(dataset.classes))
 
-    return Setting(
+    batch_norm = kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm
+    parameters = [name for name, _ in backbone.named_parameters()]
+    local = local_tensor_names(backbone, batch_norm)
+    return RunContext(
         clients=partition.clients,
         rounds=settings.rounds,
         local_epochs=settings.local_epochs,
         classes=len(dataset.classes),
-        batch_norm=kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm,
+        batch_norm=batch_norm,
         everyone_joins=(settings.join_ratio >= 1 and not settings.random_join) or settings.train_all,
         count_classes=count_classes,
+        parameters=tuple(parameters),
+        exchanged_parameters=tuple(name for name in parameters if name not in local),
     )
 
 
-def layout_settings(settings: Settings, method: Method) -> dict[str, Any]:
+def part_table_settings(settings: Settings, method: Method) -> dict[str, Any]:
     """What the part table depends on beside the parts."""
     phases = method.every_phase()
     momentum = settings.momentum or any(phase.sgd.get("momentum") for phase in phases)
     return {
-        "batch_norm": method.setting.batch_norm,
-        "everyone_receives": method.setting.everyone_joins,
+        "batch_norm": method.context.batch_norm,
+        "everyone_receives": method.context.everyone_joins,
         "dtype": getattr(torch, settings.dtype),
         "momentum": None if not momentum else "kept" if settings.keep_momentum else "round",
         "adam": {part for phase in phases for part in phase.adam},
-        "finale": bool(method.final_phases()),
+        "final_round": bool(method.final_phases()),
         "server_state": method.server_state,
     }
 

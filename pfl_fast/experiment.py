@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition
-from pfl_fast.engine.events import Listener
 from pfl_fast.engine.executor import Executor
-from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.local.single import Interrupted, LocalReport
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
-from pfl_fast.engine.records import Bests, RoundRecord, keep_bests, summarise_run
-from pfl_fast.engine.run_folder import RunFolder
+from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.records import Bests, RoundRecord, keep_bests, summarise_run
+from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.server import Server
-from pfl_fast.engine.state import ClientState
+from pfl_fast.engine.state.client_state import ClientState
+from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.stopping import stop_on_signals
-from pfl_fast.engine.training import Interrupted, LocalReport
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Tensors
@@ -45,7 +45,7 @@ class Experiment:
         model: name of a model, ``"module:attribute"``, any ``nn.Module`` (say its ``head``), or ``"auto"``.
         partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or ``"auto"``.
         preset: of the method, such as FedCP's ``"official"``.
-        out: folder for results and checkpoints, see :mod:`pfl_fast.engine.run_folder`; None: nothing is written.
+        out: folder for results and checkpoints, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
         report: told what the user should know, line by line.
         values: any setting (``rounds=10``) or option of the method (``lam=1``).
 
@@ -83,16 +83,16 @@ class Experiment:
         s = self.settings
         self.partition = partition if isinstance(partition, Partition) else assembly.make(self.dataset, s)
         backbone = assembly.build_model(model if not isinstance(model, str) else name, self.dataset, s)
-        setting = assembly.setting(self.dataset, self.partition, s, self.kind)
-        self.method = self.kind(self.options, setting)
+        context = assembly.method_context(self.dataset, self.partition, s, self.kind, backbone)
+        self.method = self.kind(self.options, context)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
         # Of all parts, as a method may bring BatchNorm to a model without any.
         has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
-        self.data = assembly.federate(self.dataset, self.partition, s, has_batch_norm)
+        self.data = assembly.federated_data(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
-        self.layout = Layout(parts, **assembly.layout_settings(s, self.method))
+        self.part_table = PartTable(parts, **assembly.part_table_settings(s, self.method))
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self.bests: Bests = {}
@@ -135,11 +135,11 @@ class Experiment:
             folder = (
                 Path(self._stack.enter_context(TemporaryDirectory(prefix="pfl-fast-"))) if s.state == "disk" else None
             )
-            state = ClientState(self.layout, self.method, self.data.clients, s.seed, folder)
+            state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder)
             devices = assembly.find_devices(s.device)
-            executor = Executor(s.executor, devices, s.workers, s.stack, self.layout, self.method, self.data)
+            executor = Executor(s.executor, devices, s.workers, s.stack, self.part_table, self.method, self.data)
             self._stack.callback(executor.close)
-            self._server = Server(s, self.layout, self.method, self.data, state, executor, self._client_done)
+            self._server = Server(s, self.part_table, self.method, self.data, state, executor, self._client_done)
         return self._server
 
     def rounds(self) -> Iterator[dict[str, Any]]:
@@ -196,7 +196,7 @@ class Experiment:
         """Best, last and mean of the last five, of what the rounds so far gave."""
         return summarise_run(self.records, self.bests, self.describe())
 
-    def science(self) -> dict[str, Any]:
+    def result_settings(self) -> dict[str, Any]:
         """Everything that decides the numbers: a run can only go on with the same."""
         settings = {name: value for name, value in asdict(self.settings).items() if name not in config.FREE}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
@@ -209,10 +209,10 @@ class Experiment:
             s, executor = self.settings, self.server.executor
             workers = together = len(executor.workers)
             if executor.kind == "batched":
-                together = max(len(unit) for unit in executor.units(sample(s, self.data.clients, 1).trains))
+                together = max(len(unit) for unit in executor.units(sample(s, self.data.clients, 1).training))
             with self._chosen_ops():
                 self._memory = estimate(
-                    self.layout, self.method, self.data, s, together, workers, on_disk=s.state == "disk"
+                    self.part_table, self.method, self.data, s, together, workers, on_disk=s.state == "disk"
                 )
         return self._memory
 
@@ -230,7 +230,7 @@ class Experiment:
             "clients": self.data.clients,
             "partition": self.partition.kind,
             "partition_hash": self.partition.hash,
-            "batch_norm": self.layout.batch_norm,
+            "batch_norm": self.part_table.batch_norm,
             "executor": self.server.executor.kind,
             "seed": self.settings.seed,
         }
@@ -244,7 +244,7 @@ class Experiment:
         """A client's model as it is now: a module that takes a batch of samples and gives logits."""
         if not 0 <= number < self.data.clients:
             raise ValueError(f"client must be from 0 to {self.data.clients - 1}, got {number}")
-        return ClientModel(self.method, self.layout, self.server.in_use(number))
+        return ClientModel(self.method, self.part_table, self.server.evaluation_tensors(number))
 
     def close(self) -> None:
         """Ends threads and removes temporary files."""
@@ -267,9 +267,9 @@ class Experiment:
 class ClientModel(nn.Module):
     """One client's model: its own copy of every part, and the method's way to predict."""
 
-    def __init__(self, method: Method, layout: Layout, tensors: Tensors) -> None:
+    def __init__(self, method: Method, part_table: PartTable, tensors: Tensors) -> None:
         super().__init__()
-        self.client = layout.new_client(torch.device("cpu"))
+        self.client = part_table.new_client(torch.device("cpu"))
         names = set(self.client.state_dict())
         self.client.load_state_dict({name: t.cpu() for name, t in tensors.items() if name in names})
         self.method = method

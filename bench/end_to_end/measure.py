@@ -226,10 +226,10 @@ def exchange_seconds(server: Server) -> float:
 def seconds_of_loading(experiment: Experiment) -> float:
     """All clients' copies of what they received into where they train, as the executor does it."""
     server = experiment.server
-    phases, descent = server.method.phases(1), server.descent(1)
+    phases, step_settings = server.method.phases(1), server.step_settings(1)
 
     def load(worker: Worker, client: int) -> None:
-        worker.borrow(views[client], worker.single.borrowed(phases, descent))
+        worker.borrow(views[client], worker.single.borrowed(phases, step_settings))
 
     begin = perf_counter()
     views = {client: server.state.view(client, server.tensors) for client in range(experiment.data.clients)}

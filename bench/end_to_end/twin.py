@@ -64,7 +64,7 @@ def samples(data: FederatedData, split: str, client: int) -> tuple[Tensor, Tenso
 
 def client_of(experiment: Experiment, number: int) -> nn.Module:
     """One client of the yardstick with the library's initial values."""
-    initial, options = experiment.layout.client, experiment.options
+    initial, options = experiment.part_table.client, experiment.options
     tensors = experiment.server.view(number)
     values = [getattr(options, name) for name in OPTIONS[experiment.method_name]]
     if "projector.personal" in tensors:

@@ -90,20 +90,20 @@ def dataset_values(kind: type[Method]) -> dict[str, dict[str, Any]]:
 
 def parts_table(kind: type[Method]) -> list[dict[str, Any]]:
     """The parts of a client's model with default options, on a small model."""
-    from pfl_fast.methods.base import Setting
+    from pfl_fast.methods.base import RunContext
     from pfl_fast.models import build
 
-    method = kind(kind.Options(), Setting(clients=20, rounds=100, local_epochs=1, classes=10))
+    method = kind(kind.Options(), RunContext(clients=20, rounds=100, local_epochs=1, classes=10))
     parts = method.parts(build("mlp", input_shape=(1, 8, 8), classes=10))
     return [
         {
             "part": name,
             "trained": part.trained,
-            "receives": part.receives,
-            "uploads": part.uploads,
-            "recipients": part.recipients if part.receives else None,
-            "mixes": part.mixes,
-            "kept": part.kept,
+            "receives": part.receive_from,
+            "uploads": part.upload_to,
+            "recipients": part.recipients if part.receive_from else None,
+            "mixture_of": part.mixture_of,
+            "persists": part.persists,
         }
         for name, part in parts.items()
     ]

@@ -51,9 +51,9 @@ def partition_line(experiment: Experiment) -> str:
 
 def model_line(experiment: Experiment) -> str:
     """What a client trains and sends."""
-    layout = experiment.layout
-    trained = sum(e.value.numel() for e in layout.entries if e.parameter and layout.parts[e.part].trained)
-    uploaded = sum(e.value.numel() for e in layout.uploaded)
+    part_table = experiment.part_table
+    trained = sum(e.value.numel() for e in part_table.specs if e.parameter and part_table.parts[e.part].trained)
+    uploaded = sum(e.value.numel() for e in part_table.uploaded)
     return f"{experiment.settings.model}: a client trains {trained:,} parameters and uploads {uploaded:,}"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from pfl_fast.engine.events import Listener
-from pfl_fast.engine.records import RoundRecord
-from pfl_fast.engine.training import LocalReport
+from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.records import RoundRecord
 
 FEW_LINES = 40  # a run that evaluates no more often than this gets a line for each
 LINE_SECONDS = 5.0  # otherwise at least so long from one line to the next

@@ -14,8 +14,8 @@ import click
 
 from pfl_fast.cli import pages
 from pfl_fast.cli.progress import Bar, Lines, Progress
+from pfl_fast.engine.local.single import Interrupted
 from pfl_fast.engine.stopping import stop_on_signals
-from pfl_fast.engine.training import Interrupted
 from pfl_fast.experiment import Experiment
 
 

@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.engine.layout import Entry, Layout
-from pfl_fast.engine.metrics import Score, score
-from pfl_fast.engine.modules import bind
-from pfl_fast.engine.stacked import StackedTrainer
+from pfl_fast.engine.local.modules import bind
+from pfl_fast.engine.local.optimizer import StepSettings, write
+from pfl_fast.engine.local.single import LocalReport, SingleTrainer
+from pfl_fast.engine.local.stacked import StackedTrainer
+from pfl_fast.engine.results.metrics import Score, score
+from pfl_fast.engine.state.part_table import PartTable, TensorSpec
 from pfl_fast.engine.stopping import StopFlag
-from pfl_fast.engine.training import LocalReport, SingleTrainer
-from pfl_fast.engine.updates import Descent, write
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
@@ -39,21 +39,21 @@ class Worker:
     """One place where clients train and are tested: a device, modules, scratch memory."""
 
     def __init__(
-        self, layout: Layout, method: Method, data: FederatedData, device: torch.device, stop: StopFlag
+        self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device, stop: StopFlag
     ) -> None:
-        self.layout = layout
+        self.part_table = part_table
         self.method = method
         self.data = data.to(device)
         self.device = device
-        self.single = SingleTrainer(layout, method, self.data, device, stop.is_set)
-        self.stacked = StackedTrainer(layout, method, self.data, device, stop.is_set)
+        self.single = SingleTrainer(part_table, method, self.data, device, stop.is_set)
+        self.stacked = StackedTrainer(part_table, method, self.data, device, stop.is_set)
         # Tests are never cut short: a round whose clients have trained is over, and its record must be made.
-        self.adapter = SingleTrainer(layout, method, self.data, device, lambda: False)
+        self.adapter = SingleTrainer(part_table, method, self.data, device, lambda: False)
         self.scratch: Tensors = {}
 
     def load(self, views: Sequence[Tensors], stack: bool) -> Tensors:
         """Copies clients into scratch memory: ``[C, *shape]``, or without the client axis for one alone."""
-        return {e.key: self._copied(e, [view[e.key] for view in views], stack) for e in self.layout.entries}
+        return {e.key: self._copied(e, [view[e.key] for view in views], stack) for e in self.part_table.specs}
 
     def borrow(self, view: Tensors, moves: Mapping[str, bool]) -> tuple[Tensors, Tensors]:
         """One client's tensors, those that are named where they are if that is on this device, and room for what moves.
@@ -63,39 +63,44 @@ class Worker:
             moves: by name, whether a step will move it.
         """
         here = {name for name in moves if view[name].device == self.device}
-        entries = self.layout.entries
+        specs = self.part_table.specs
         # A row shares its count of changes with its block, so that autograd would take what other clients write to
         # theirs in the meantime for a change of this one: .data has a count of its own.
-        tensors = {e.key: view[e.key].data if e.key in here else self._copied(e, [view[e.key]], False) for e in entries}
-        return tensors, {e.key: self._scratch(e, e.value.shape) for e in entries if e.key in here and moves[e.key]}
+        tensors = {e.key: view[e.key].data if e.key in here else self._copied(e, [view[e.key]], False) for e in specs}
+        return tensors, {e.key: self._scratch(e, e.value.shape) for e in specs if e.key in here and moves[e.key]}
 
-    def _copied(self, entry: Entry, values: Sequence[Tensor], stack: bool) -> Tensor:
-        copies = self._scratch(entry, (len(values), *entry.value.shape) if stack else entry.value.shape)
+    def _copied(self, spec: TensorSpec, values: Sequence[Tensor], stack: bool) -> Tensor:
+        copies = self._scratch(spec, (len(values), *spec.value.shape) if stack else spec.value.shape)
         for row, value in enumerate(values):
             (copies[row] if stack else copies).copy_(value)
         return copies
 
-    def _scratch(self, entry: Entry, shape: Sequence[int]) -> Tensor:
-        if entry.key not in self.scratch or self.scratch[entry.key].shape != tuple(shape):
-            self.scratch[entry.key] = torch.empty(tuple(shape), dtype=entry.value.dtype, device=self.device)
-        return self.scratch[entry.key]
+    def _scratch(self, spec: TensorSpec, shape: Sequence[int]) -> Tensor:
+        if spec.key not in self.scratch or self.scratch[spec.key].shape != tuple(shape):
+            self.scratch[spec.key] = torch.empty(tuple(shape), dtype=spec.value.dtype, device=self.device)
+        return self.scratch[spec.key]
 
     def train(
-        self, clients: list[int], views: Sequence[Tensors], phases: Sequence[Phase], descent: Descent, stack: bool
+        self,
+        clients: list[int],
+        views: Sequence[Tensors],
+        phases: Sequence[Phase],
+        step_settings: StepSettings,
+        stack: bool,
     ) -> list[Trained]:
         """Local training from what ``views`` hold, which is left as it is."""
         if not stack:
-            tensors, room = self.borrow(views[0], self.single.borrowed(phases, descent))
-            return [Trained(self.single.train(clients[0], tensors, phases, descent, room), tensors)]
+            tensors, room = self.borrow(views[0], self.single.borrowed(phases, step_settings))
+            return [Trained(self.single.train(clients[0], tensors, phases, step_settings, room), tensors)]
         tensors = self.load(views, stack)
-        reports = self.stacked.train(clients, tensors, phases, descent)
+        reports = self.stacked.train(clients, tensors, phases, step_settings)
         return [Trained(report, {name: t[row] for name, t in tensors.items()}) for row, report in enumerate(reports)]
 
-    def adapt(self, client: int, tensors: Tensors, phases: Sequence[Phase], descent: Descent) -> Tensors:
+    def adapt(self, client: int, tensors: Tensors, phases: Sequence[Phase], step_settings: StepSettings) -> Tensors:
         """A copy of a client's tensors after some phases, such as those before a test."""
-        copies = {e.key: tensors[e.key].to(self.device, copy=True) for e in self.layout.entries}
-        write(self.method.received(copies, at="start"), copies)
-        self.adapter.train(client, copies, phases, descent)
+        copies = {e.key: tensors[e.key].to(self.device, copy=True) for e in self.part_table.specs}
+        write(self.method.on_receive(copies, at="start"), copies)
+        self.adapter.train(client, copies, phases, step_settings)
         return copies
 
     def test(self, client: int, tensors: Tensors, split: str, round: int, seed: int, whole_batches: int = 0) -> Score:
@@ -115,7 +120,9 @@ class Worker:
 
     def test_global(self, tensors: Tensors, round: int, seed: int) -> Score | None:
         """The server's model on the union of all clients' test samples; None without such a model or such samples."""
-        server = Client({name: deepcopy(module) for name, module in self.layout.server_parts.items()}).to(self.device)
+        server = Client({name: deepcopy(module) for name, module in self.part_table.server_parts.items()}).to(
+            self.device
+        )
         bind(server, tensors, set())
         first = next(self.data.evaluation("test", None, batch_size=1), None)
         if first is None:
@@ -178,20 +185,20 @@ class Executor:
         devices: Sequence[torch.device],
         workers: int,
         stack: int,
-        layout: Layout,
+        part_table: PartTable,
         method: Method,
         data: FederatedData,
     ) -> None:
         cpu = devices[0].type == "cpu"
         self.kind = kind if kind != "auto" else ("threads" if cpu else "batched")
         if self.kind == "batched":
-            _refuse_unstackable(layout.client)
+            _refuse_unstackable(part_table.client)
         places = list(devices)
         if self.kind == "threads" and cpu:
             places = [devices[0]] * (workers or os.cpu_count() or 1)
         self.stop = StopFlag()
         self.stack = stack
-        self.workers = [Worker(layout, method, data, place, self.stop) for place in places]
+        self.workers = [Worker(part_table, method, data, place, self.stop) for place in places]
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self.workers:
             self._idle.put(worker)

@@ -9,12 +9,12 @@ import torch
 
 from pfl_fast.data.federated import EVALUATION_BATCH, FederatedData
 from pfl_fast.engine.allocations import Allocations
-from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.modules import bind, set_mode
+from pfl_fast.engine.local.modules import bind, set_mode
+from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.local.single import SingleTrainer
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
-from pfl_fast.engine.training import SingleTrainer
-from pfl_fast.engine.updates import Descent
+from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 
@@ -66,7 +66,7 @@ def size(count: float) -> str:
 
 
 def estimate(
-    layout: Layout,
+    part_table: PartTable,
     method: Method,
     data: FederatedData,
     settings: RoundSettings,
@@ -87,17 +87,17 @@ def estimate(
     """
     program = resident()
     cohort = sample(settings, data.clients, 1)
-    ever = min(data.clients, len(cohort.trains) * settings.rounds)
-    sent = sum(e.value.nbytes for e in layout.uploaded) + sum(e.value.nbytes for e in layout.mixed)
-    uploads = sent * len(cohort.uploads)
-    trial = Trial(layout, method, data, settings)
-    own = sum(e.value.nbytes for e in layout.entries)
+    ever = min(data.clients, len(cohort.training) * settings.rounds)
+    sent = sum(e.value.nbytes for e in part_table.uploaded) + sum(e.value.nbytes for e in part_table.mixed)
+    uploads = sent * len(cohort.uploading)
+    trial = Trial(part_table, method, data, settings)
+    own = sum(e.value.nbytes for e in part_table.specs)
     adapted = workers if method.before_test(2, "after_local") or method.before_test(2, "after_agg") else 0
     return Estimate(
         program=program,
         samples=data.bytes,
-        client_state=0 if on_disk else ever * layout.bytes_per_client(),
-        server=2 * sum(t.nbytes for t in layout.server_common.values()) + uploads,
+        client_state=0 if on_disk else ever * part_table.bytes_per_client(),
+        server=2 * sum(t.nbytes for t in part_table.server_common.values()) + uploads,
         training=(copies + adapted) * own + max(copies * trial.step_bytes(), workers * trial.test_bytes()),
     )
 
@@ -105,16 +105,16 @@ def estimate(
 class Trial:
     """One client's training and test on one batch, to see what memory they take beside the client's tensors."""
 
-    def __init__(self, layout: Layout, method: Method, data: FederatedData, settings: RoundSettings) -> None:
-        self.layout, self.method, self.data = layout, method, data
-        self.trainer = SingleTrainer(layout, method, data, torch.device("cpu"), lambda: False)
-        self.descent = Descent(settings.lr, settings.momentum, settings.weight_decay, settings.seed, round=1)
+    def __init__(self, part_table: PartTable, method: Method, data: FederatedData, settings: RoundSettings) -> None:
+        self.part_table, self.method, self.data = part_table, method, data
+        self.trainer = SingleTrainer(part_table, method, data, torch.device("cpu"), lambda: False)
+        self.step_settings = StepSettings(settings.lr, settings.momentum, settings.weight_decay, settings.seed, round=1)
         self.largest = int(data.train_sizes.argmax())
 
     def step_bytes(self) -> int:
         """The most that a step of any phase takes: activations, gradients, what is computed once."""
-        tensors = {e.key: e.value.clone() for e in self.layout.entries}
-        set_mode(self.trainer.client, self.layout.parts, training=True)
+        tensors = {e.key: e.value.clone() for e in self.part_table.specs}
+        set_mode(self.trainer.client, self.part_table.parts, training=True)
         return max(self._phase_bytes(phase, tensors) for phase in self.method.every_phase())
 
     def _phase_bytes(self, phase: Phase, tensors: Tensors) -> int:
@@ -124,16 +124,18 @@ class Trial:
         allocations = Allocations()
         with allocations:
             batch = self._batch(self.trainer.source(phase))
-            batch.once = self.trainer.once(phase, batch.x)
-            self.trainer.step(phase, batch, parameters, tensors, self.descent)
-        per_sample = sum(t.nbytes // len(t) for t in batch.once.values())
-        tables = 0 if self.trainer.once_now(phase) else per_sample * int(self.data.train_sizes[self.largest])
+            batch.cached = self.trainer.once(phase, batch.x)
+            self.trainer.step(phase, batch, parameters, tensors, self.step_settings)
+        per_sample = sum(t.nbytes // len(t) for t in batch.cached.values())
+        tables = (
+            0 if self.trainer.recomputes_each_step(phase) else per_sample * int(self.data.train_sizes[self.largest])
+        )
         return allocations.most + tables
 
     def test_bytes(self) -> int:
         """What the prediction for a batch of test samples takes."""
-        bind(self.trainer.client, self.layout.common, set())
-        set_mode(self.trainer.client, self.layout.parts, training=False)
+        bind(self.trainer.client, self.part_table.common, set())
+        set_mode(self.trainer.client, self.part_table.parts, training=False)
         most = int(max(self.data.test_sizes.max(), self.data.validation_sizes.max()))
         allocations = Allocations()
         with torch.no_grad(), allocations:

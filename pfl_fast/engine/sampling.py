@@ -13,14 +13,14 @@ class Cohort:
     """The clients of a round, each list in ascending order.
 
     Attributes:
-        trains: who trains.
-        uploads: whose upload arrives.
-        receives: who is sent the new parts at the end.
+        training: clients that train.
+        uploading: clients whose upload arrives.
+        receiving: clients that receive the new parts at the end of the round.
     """
 
-    trains: list[int]
-    uploads: list[int]
-    receives: list[int]
+    training: list[int]
+    uploading: list[int]
+    receiving: list[int]
 
 
 def sample(settings: RoundSettings, clients: int, round: int) -> Cohort:

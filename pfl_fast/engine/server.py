@@ -10,14 +10,14 @@ import torch
 from pfl_fast import ops
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.executor import Executor, Trained, Worker
-from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.metrics import Score, pooled
-from pfl_fast.engine.records import RoundRecord, Stopwatch
+from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.engine.results.metrics import Score, pooled
+from pfl_fast.engine.results.records import RoundRecord, Stopwatch
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
-from pfl_fast.engine.state import ClientState
-from pfl_fast.engine.training import LocalReport
-from pfl_fast.engine.updates import Descent
+from pfl_fast.engine.state.client_state import ClientState
+from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Method, Tensors
 
@@ -88,7 +88,7 @@ class Server:
     def __init__(
         self,
         settings: RoundSettings,
-        layout: Layout,
+        part_table: PartTable,
         method: Method,
         data: FederatedData,
         state: ClientState,
@@ -96,14 +96,14 @@ class Server:
         on_client: Callable[[int, int, LocalReport], None],
     ) -> None:
         self.settings = settings
-        self.layout = layout
+        self.part_table = part_table
         self.method = method
         self.data = data
         self.state = state
         self.executor = executor
         self.on_client = on_client
         self.device = executor.workers[0].device
-        self.tensors: Tensors = {name: t.to(self.device) for name, t in layout.new_server().items()}
+        self.tensors: Tensors = {name: t.to(self.device) for name, t in part_table.new_server().items()}
         self.rounds_done = 0
         self.unfinished = Unfinished()
         self.last_uploads: Tensors = {}  # whose memory the next round's take: fresh pages cost as much as an average
@@ -120,7 +120,7 @@ class Server:
         skipped = self.aggregate(cohort)
         watch.lap("aggregate")
         # 6. send
-        self.state.send(cohort.receives, self.tensors, number)
+        self.state.send(cohort.receiving, self.tensors, number)
         watch.lap("send")
         # 7. test after aggregation
         work, self.unfinished, self.rounds_done = self.unfinished, Unfinished(), number
@@ -136,14 +136,14 @@ class Server:
         """The number of the last round; a method's final phases count as one more."""
         return self.settings.rounds + bool(self.method.final_phases())
 
-    def is_finale(self, number: int) -> bool:
+    def is_final_round(self, number: int) -> bool:
         """Whether a round is that of the final phases: every client on its own, nothing is sent up or averaged."""
         return number > self.settings.rounds
 
     def cohort(self, number: int) -> Cohort:
         """The clients of a round."""
-        if self.is_finale(number):
-            return Cohort(trains=list(range(self.data.clients)), uploads=[], receives=[])
+        if self.is_final_round(number):
+            return Cohort(training=list(range(self.data.clients)), uploading=[], receiving=[])
         return sample(self.settings, self.data.clients, number)
 
     # 2. to 4.
@@ -151,28 +151,28 @@ class Server:
     def train(self, cohort: Cohort, number: int) -> None:
         """Local training of those that have not trained yet in this round."""
         self._allocate_uploads(cohort, number)
-        slots = {client: slot for slot, client in enumerate(cohort.uploads)}
-        descent = self.descent(number)
-        phases = self.method.final_phases() if self.is_finale(number) else self.method.phases(number)
-        tests = self.is_evaluated(number) and (self.settings.eval_at != "after_agg" or self.is_finale(number))
+        slots = {client: slot for slot, client in enumerate(cohort.uploading)}
+        step_settings = self.step_settings(number)
+        phases = self.method.final_phases() if self.is_final_round(number) else self.method.phases(number)
+        tests = self.is_evaluated(number) and (self.settings.eval_at != "after_agg" or self.is_final_round(number))
 
         def work(worker: Worker, unit: list[int]) -> list[LocalReport]:
             views = [self.state.view(client, self.tensors, round=number) for client in unit]
-            trained = worker.train(unit, views, phases, descent, stack=self.executor.kind == "batched")
+            trained = worker.train(unit, views, phases, step_settings, stack=self.executor.kind == "batched")
             return [self.finish(worker, t, number, slots, tests) for t in trained]
 
-        todo = [c for c in cohort.trains if c not in self.unfinished.reports]
-        done = len(cohort.trains) - len(todo)
+        todo = [c for c in cohort.training if c not in self.unfinished.reports]
+        done = len(cohort.training) - len(todo)
         for _, reports in self.executor.run(self.executor.units(self.data.stack_order(todo)), work):
             for report in reports:
                 done += 1
-                self.on_client(done, len(cohort.trains), report)
+                self.on_client(done, len(cohort.training), report)
 
-    def descent(self, number: int) -> Descent:
+    def step_settings(self, number: int) -> StepSettings:
         """How parameters are stepped in round ``number``."""
         s = self.settings
         lr = s.lr * s.lr_decay ** (number - 1)
-        return Descent(lr, s.momentum, s.weight_decay, s.seed, number, stop_at_nan=s.on_nan != "report")
+        return StepSettings(lr, s.momentum, s.weight_decay, s.seed, number, stop_at_nan=s.on_nan != "report")
 
     def finish(self, worker: Worker, trained: Trained, number: int, slots: dict[int, int], tests: bool) -> LocalReport:
         """Tests what a client has become, keeps it and forms its upload; a client with a problem is dealt with.
@@ -185,7 +185,7 @@ class Server:
             raise NotFinite(number, report)
         scores: dict[str, Score] = {}
         if not (report.problem and self.settings.on_nan == "skip"):
-            at = "finale" if self.is_finale(number) else "after_local"
+            at = "final_round" if self.is_final_round(number) else "after_local"
             scores = self.test(worker, report.client, tensors, number, at) if tests else {}
             self.keep(report.client, tensors, slots)
         self.unfinished.scores[report.client] = scores
@@ -195,7 +195,7 @@ class Server:
     def keep(self, client: int, tensors: Tensors, slots: dict[int, int]) -> None:
         """Writes what a client has become to its state, and to its slot of the uploads if it has one."""
         if client in slots:
-            values = {e.uploads: tensors[e.key] for e in self.layout.uploaded}
+            values = {e.upload_to: tensors[e.key] for e in self.part_table.uploaded}
             values.update(self.method.upload(tensors))
             for name, block in self.unfinished.uploads.items():
                 block[slots[client]].copy_(values[name])
@@ -205,11 +205,11 @@ class Server:
         if self.unfinished.uploads:
             return
         old, self.last_uploads = self.last_uploads, {}
-        for entry in (e for e in self.layout.uploaded if e.exchanged(number)):
-            name, shape = str(entry.uploads), (len(cohort.uploads), *entry.value.shape)
+        for spec in (e for e in self.part_table.uploaded if e.exchanged(number)):
+            name, shape = str(spec.upload_to), (len(cohort.uploading), *spec.value.shape)
             block = old.pop(name, None)
             if block is None or block.shape != shape:
-                block = torch.empty(shape, dtype=entry.value.dtype, device=self.device)
+                block = torch.empty(shape, dtype=spec.value.dtype, device=self.device)
             self.unfinished.uploads[name] = block
 
     # 5.
@@ -218,15 +218,15 @@ class Server:
         """The server's tensors become what the method makes of the uploads. Returns skipped clients."""
         reports = self.unfinished.reports
         skips = self.settings.on_nan == "skip"
-        slots = [i for i, c in enumerate(cohort.uploads) if not (skips and reports[c].problem)]
+        slots = [i for i, c in enumerate(cohort.uploading) if not (skips and reports[c].problem)]
         uploads = self.unfinished.uploads
         if slots and uploads:
-            if len(slots) < len(cohort.uploads):
+            if len(slots) < len(cohort.uploading):
                 uploads = {name: block[slots] for name, block in uploads.items()}
-            clients = [cohort.uploads[i] for i in slots]
+            clients = [cohort.uploading[i] for i in slots]
             sizes = torch.tensor(self.data.train_sizes[clients], dtype=torch.float64, device=self.device)
             self.tensors.update(self.method.aggregate(self.tensors, uploads, sizes))
-            if self.layout.mixed:
+            if self.part_table.mixed:
                 self.mix(clients, uploads)
         return sorted(c for c in reports if skips and reports[c].problem)
 
@@ -234,10 +234,10 @@ class Server:
         """Each client gets its own mixture of the uploads."""
         shares, changed = self.method.mixture(Uploads(self, clients, uploads))
         self.tensors.update(changed)
-        entries = self.layout.mixed
-        mixed = ops.aggregate([uploads[str(e.mixes)] for e in entries], shares.to(uploads[str(entries[0].mixes)]))
+        specs = self.part_table.mixed
+        mixed = ops.aggregate([uploads[str(e.mixture_of)] for e in specs], shares.to(uploads[str(specs[0].mixture_of)]))
         for row, client in enumerate(clients):
-            self.state.write(client, {e.key: block[row] for e, block in zip(entries, mixed, strict=True)})
+            self.state.write(client, {e.key: block[row] for e, block in zip(specs, mixed, strict=True)})
 
     # 7.
 
@@ -258,16 +258,16 @@ class Server:
     def adapted(self, worker: Worker, client: int, tensors: Tensors, number: int, at: str) -> Tensors:
         """A client's tensors after what the method does before a test of what they were after round ``number``."""
         phases = self.method.before_test(number + 1, at)
-        return worker.adapt(client, tensors, phases, self.descent(number + 1)) if phases else tensors
+        return worker.adapt(client, tensors, phases, self.step_settings(number + 1)) if phases else tensors
 
-    def in_use(self, client: int) -> Tensors:
+    def evaluation_tensors(self, client: int) -> Tensors:
         """All tensors of a client as they are tested now; copies if the method adapts them before."""
-        at = "finale" if self.is_finale(self.rounds_done) else "after_agg"
+        at = "final_round" if self.is_final_round(self.rounds_done) else "after_agg"
         return self.adapted(self.executor.workers[0], client, self.view(client), self.rounds_done, at)
 
     def view(self, client: int) -> Tensors:
         """All tensors of a client as they are now, not copied."""
-        return self.state.view(client, self.tensors, receives=False, final=self.is_finale(self.rounds_done))
+        return self.state.view(client, self.tensors, receives=False, final=self.is_final_round(self.rounds_done))
 
     def evaluate(self, clients: Sequence[int], number: int) -> dict[int, dict[str, Score]]:
         """Clients' scores with what they hold now."""
@@ -281,9 +281,9 @@ class Server:
         """Everything that is known about a round; tests after aggregation are made here."""
         record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
         record.local(work.reports, work.scores)
-        record.moved(self.layout, cohort, self.data.clients, number)
-        if record.evaluated and self.settings.eval_at != "after_local" and not self.is_finale(number):
-            tested = cohort.trains if self.settings.eval_clients == "selected" else range(self.data.clients)
+        record.moved(self.part_table, cohort, self.data.clients, number)
+        if record.evaluated and self.settings.eval_at != "after_local" and not self.is_final_round(number):
+            tested = cohort.training if self.settings.eval_clients == "selected" else range(self.data.clients)
             scores = self.evaluate(tested, number)
             record.after_agg(scores)
             record.global_score(self.test_global(number, scores))
@@ -294,7 +294,7 @@ class Server:
 
         Where it is what clients hold, their ``scores`` tell.
         """
-        if not self.settings.eval_global or not self.layout.server_has_statistics:
+        if not self.settings.eval_global or not self.part_table.server_has_statistics:
             return None
         own = [by_split["test"] for by_split in scores.values()]
         if self.clients_hold_the_servers_model and sum(score.samples for score in own) == len(self.data.union("test")):
@@ -306,8 +306,8 @@ class Server:
         """Whether every client predicts by the server's extractor and head."""
         kind = type(self.method)
         plain = kind.predict is Method.predict and kind.predict_global is Method.predict_global
-        tested = [e for e in self.layout.of_model if e.part in ("extractor", "head")]
-        received = all(e.to_all and e.receives == e.key for e in tested)
+        tested = [e for e in self.part_table.model_specs if e.part in ("extractor", "head")]
+        received = all(e.to_all and e.receive_from == e.key for e in tested)
         return plain and received and not self.method.before_test(1, "after_agg") and not self.settings.drop_last_test
 
     def initial_record(self) -> RoundRecord:

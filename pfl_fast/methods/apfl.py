@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
-from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Taken, Tensors, cross_entropy, part_of, personal
+from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, PhaseProgress, Tensors, cross_entropy, part_of, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -69,8 +69,8 @@ class APFL(FedAvg):
             Phase(
                 (*train, "mixing") if self.options.adaptive else train,
                 self.loss,
-                self.setting.local_epochs,
-                adjust=self.by_both_gradients if as_pfllib and self.options.adaptive else None,
+                self.context.local_epochs,
+                edit_gradients=self.by_both_gradients if as_pfllib and self.options.adaptive else None,
                 after_step=clip_alpha if self.options.adaptive else None,
                 after_epoch=self.mix_in if as_pfllib else None,
             )
@@ -104,7 +104,7 @@ class APFL(FedAvg):
             total = total + ((client[f"personal_{name}"] - client[name]) * both).sum()
         return {**gradients, "mixing.alpha": total}
 
-    def mix_in(self, client: Tensors, taken: Taken) -> Tensors:
+    def mix_in(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """``v <- alpha v + (1 - alpha) w``."""
         names = [f"personal_{name}" for name in self.names]
         own, others = [client[name] for name in names], [client[name] for name in self.names]

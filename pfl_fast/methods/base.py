@@ -1,13 +1,13 @@
 """The vocabulary of methods: a method is a table of parts, phases of local training with a loss, and a prediction.
 
-    part    a module of the client's model: who trains it, what overwrites it, what is uploaded from it
-    phase   which parts are trained, with which loss, for how many epochs
-    hooks   `initial`, `received`, `upload`: pure functions of one client's tensors, for methods that need more
-    server  `aggregate` makes the server's tensors of the uploads, `mixture` gives each client its own blend of them
+    part    a module of the client's model: whether it is trained, uploaded, and overwritten by the server
+    phase   parts to train, loss, number of epochs
+    hooks   `initial`, `on_receive`, `upload`: pure functions of one client's tensors
+    server  `aggregate` computes the server's tensors from the uploads, `mixture` one weighted sum of them per client
 
-But for the server's two, everything is written for one client. The engine decides how many clients run at once, where,
-and in which order: under ``torch.vmap`` the very same code runs a stack of clients. So a loss may not look at values
-(no ``.item()``, no ``if`` on a tensor), and its noise comes from ``batch.seed``.
+Everything except the server's two functions is written for one client. The engine decides how many clients run at once
+and where: ``torch.vmap`` runs the same code for a stack of clients. A loss must therefore not read values (no
+``.item()``, no ``if`` on a tensor), and takes its noise from ``batch.seed``.
 """
 
 from __future__ import annotations
@@ -24,63 +24,65 @@ from pfl_fast.methods.parts import (
     Client,
     Part,
     Tensors,
-    constant,
-    drawn_anew,
+    client_buffer,
     frozen,
-    mirror,
+    local_tensor_names,
+    parameters_as_buffers,
     part_of,
-    passing,
     personal,
+    reinitialized,
+    round_buffer,
     shared,
-    stays_local,
-    twin,
+    zeros_like_parameters,
 )
-from pfl_fast.methods.phases import Batch, Loss, Once, Phase, Slope, Taken
+from pfl_fast.methods.phases import Batch, GradientAt, Loss, PerSampleCache, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 
 __all__ = [
     "Batch",
     "Client",
-    "Exchange",
+    "GradientAt",
     "Loss",
     "Method",
-    "Once",
+    "MixtureInputs",
     "Part",
+    "PerSampleCache",
     "Phase",
-    "Setting",
-    "Slope",
-    "Taken",
+    "PhaseProgress",
+    "RunContext",
     "Tensors",
     "averaged",
-    "constant",
+    "client_buffer",
     "cross_entropy",
-    "drawn_anew",
     "frozen",
-    "mirror",
+    "local_tensor_names",
+    "parameters_as_buffers",
     "part_of",
-    "passing",
     "personal",
+    "reinitialized",
+    "round_buffer",
     "shared",
-    "stays_local",
-    "twin",
+    "zeros_like_parameters",
 ]
 
-# FedCP's paper trains all its methods with these; the MLP is not in it and takes larger steps.
+# Learning rates of FedCP's paper, used for all its methods; the MLP is not in the paper.
 LEARNING_RATES = {"cnn": 0.005, "resnet18": 0.1, "fasttext": 0.1, "mlp": 0.05}
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a method may know about the run.
+class RunContext:
+    """Facts about the run that a method may use.
 
     Attributes:
-        clients: how many there are.
-        rounds: how many there will be.
-        local_epochs: passes over the client's samples in a round.
-        classes: number of them.
-        batch_norm: what of BatchNorm is exchanged, see :func:`stays_local`.
-        everyone_joins: every client takes part in every round.
-        count_classes: for a client by its number, ``[classes]`` how many training samples of each class it has.
+        clients: number of clients.
+        rounds: number of rounds.
+        local_epochs: local epochs per round.
+        classes: number of classes.
+        batch_norm: BatchNorm policy, see :func:`~pfl_fast.methods.parts.local_tensor_names`.
+        everyone_joins: True if every client takes part in every round.
+        count_classes: ``client number -> [classes]``, number of training samples of each class.
+        parameters: names of the backbone's parameters, such as ``"head.weight"``, in its order.
+        exchanged_parameters: the parameters that are exchanged under the BatchNorm policy.
     """
 
     clients: int
@@ -90,64 +92,69 @@ class Setting:
     batch_norm: str = "shared"
     everyone_joins: bool = True
     count_classes: Callable[[int], Tensor] | None = None
+    parameters: tuple[str, ...] = ()
+    exchanged_parameters: tuple[str, ...] = ()
 
 
-class Exchange(Protocol):
-    """What a mixture may be made from: the uploads of a round, and what clients can say about them."""
+class MixtureInputs(Protocol):
+    """Inputs of :meth:`Method.mixture`: the uploads of a round, and losses of any model on a client's samples."""
 
     @property
     def clients(self) -> Sequence[int]:
-        """S of them, those whose uploads arrived."""
+        """The S clients whose uploads arrived."""
         ...
 
     @property
     def uploads(self) -> Tensors:
-        """``[S, *shape]`` by name of the server's tensor."""
+        """``[S, *shape]`` uploads, by server tensor."""
         ...
 
     @property
     def server(self) -> Tensors:
-        """The server's tensors."""
+        """Server tensors."""
         ...
 
     def tensors(self, client: int) -> Tensors:
-        """All tensors of a client by name, after its training."""
+        """Returns all tensors of a client after its local training."""
         ...
 
-    def losses(self, questions: Sequence[tuple[int, Tensors]]) -> list[float]:
-        """The loss of each client with some of its tensors replaced, on its validation samples, or training samples."""
+    def losses(self, candidates: Sequence[tuple[int, Tensors]]) -> list[float]:
+        """Returns the loss of each ``(client, replaced tensors)`` on the client's validation samples.
+
+        Clients without validation samples use their training samples.
+        """
         ...
 
 
-# What kinds of methods there are, in the order in which they are listed.
+# Families of methods, in the order of `pfl-fast methods`.
 CHOSEN = "features or parameters chosen for each client"
 ONE_MODEL = "one model for all"
 ADAPTED = "one model, adapted by each client"
 PARTS = "some parts shared, others personal"
-BESIDE = "a personal model beside the shared one"
-OWN = "a model of its own for each client"
+BESIDE = "a personal and a shared model"
+OWN = "one model per client"
 FAMILIES = (CHOSEN, ONE_MODEL, ADAPTED, PARTS, BESIDE, OWN)
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """For methods that have none."""
+    """Options of a method without options."""
 
 
 class Method:
-    """Base of all methods. A subclass says its ``parts`` and ``predict``, and overrides what differs from FedAvg.
+    """Base class of all methods. A subclass defines its ``parts`` and overrides whatever differs from FedAvg.
 
     Attributes:
-        title: the method's name as its authors write it.
-        paper: where it comes from.
-        summary: one line: what is shared, what is personal.
-        family: what kind of method it is, one of :data:`FAMILIES`.
-        reading: how the paper is read where it leaves a choice, and where this deviates from it.
-        public_code: in what this differs from code that people compare with.
-        Options: frozen dataclass of its options, each made by :func:`pfl_fast.options.option`.
-        presets: settings by preset name: options of the method and settings of the run.
-        batch_norm: what happens to BatchNorm unless the run says otherwise; ``"shared"``,
-            ``"params_shared_buffers_local"`` or ``"personal"``.
+        title: name of the method, as its authors write it.
+        paper: reference.
+        summary: one line: the shared parts and the personal parts.
+        family: one of :data:`FAMILIES`.
+        reading: interpretation of the paper where it leaves a choice, and deviations from it.
+        public_code: differences from published code that results are compared with.
+        Options: frozen dataclass of options, each made by :func:`pfl_fast.options.option`.
+        presets: option and setting values by preset name.
+        batch_norm: default BatchNorm policy: ``"shared"``, ``"params_shared_buffers_local"`` or ``"personal"``.
+        prediction_parts: parts that ``predict`` reads.
     """
 
     title: ClassVar[str]
@@ -159,100 +166,107 @@ class Method:
     Options: ClassVar[type] = NoOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     batch_norm: ClassVar[str] = "shared"
+    prediction_parts: ClassVar[tuple[str, ...]] = ("extractor", "head")
 
-    def __init__(self, options: Any, setting: Setting) -> None:
+    def __init__(self, options: Any, context: RunContext) -> None:
         self.options = options
-        self.setting = setting
+        self.context = context
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Options and settings the paper uses with this model or data set; what the user says comes first."""
+        """Returns the paper's options and settings for a model and data set; the user's values override them."""
         return {"lr": LEARNING_RATES.get(model, 0.005)}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """The client's model, part by part."""
+        """Returns the parts of a client's model, by name."""
         raise NotImplementedError
 
     def phases(self, round: int) -> list[Phase]:
-        """One round of local training, counted from 1: by default extractor and head on the prediction's loss."""
-        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs)]
+        """Returns the phases of local training in a round, counted from 1; default: one phase for extractor and head."""
+        return [Phase(("extractor", "head"), self.loss, self.context.local_epochs)]
 
     def final_phases(self) -> list[Phase]:
-        """What every client does after the last aggregation, alone, such as a fine-tune; tested after it."""
+        """Returns the phases every client trains after the last aggregation, such as a fine-tune."""
         return []
 
     def before_test(self, round: int, at: str) -> list[Phase]:
-        """What a client does before it is tested or used, on a copy that is thrown away, such as a step of adaptation.
+        """Returns the phases a client trains before each test, on a temporary copy, such as one adaptation step.
 
         Args:
-            round: whose batches are used: the one after the round that was trained last.
-            at: ``"after_local"`` training or ``"after_agg"``, aggregation; or ``"finale"``, after the final phases.
+            round: round whose batches are used: the one after the last trained round.
+            at: ``"after_local"`` (local training), ``"after_agg"`` (aggregation) or ``"final_round"``.
         """
         return []
 
     def every_phase(self) -> list[Phase]:
-        """All kinds of phases that a run may have."""
+        """Returns every kind of phase of a run, without duplicates."""
         tests = [*self.before_test(2, "after_local"), *self.before_test(2, "after_agg")]
         phases = [*self.phases(1), *self.phases(2), *self.final_phases(), *tests]
         return [phase for number, phase in enumerate(phases) if phase not in phases[:number]]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """Cross entropy of the prediction."""
+        """Returns the cross entropy of ``predict``, and scalars to record."""
         return cross_entropy(self.predict(client, batch), batch.y), {}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """``[b, C]`` logits of the client's own model."""
+        """Returns ``[b, C]`` logits of the client's model."""
         logits: Tensor = client.head(client.extractor(batch.x))
         return logits
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
-        """``[b, C]`` logits of the server's model, whose parts are ``server``'s attributes; None: there is none."""
+        """Returns ``[b, C]`` logits of the server's model, whose parts are attributes of ``server``; None without one."""
         if not hasattr(server, "extractor") or not hasattr(server, "head"):
             return None
         logits: Tensor = server.head(server.extractor(batch.x))
         return logits
 
+    @property
+    def predicts_as_server(self) -> bool:
+        """True if ``predict`` and ``predict_global`` are the same function of the same parts."""
+        kind = type(self)
+        return kind.predict is Method.predict and kind.predict_global is Method.predict_global
+
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
-        """Tensors that do not start from the ``common`` values, by name, for client ``number`` with its own seed."""
+        """Returns initial tensors of client ``number`` that differ from the ``common`` ones, by name."""
         return {}
 
-    def received(self, client: Tensors, at: str) -> Tensors:
-        """Tensors of a client that follow from what it received, by name.
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
+        """Returns tensors of a client computed from the received ones, by name.
 
         Args:
-            client: all its tensors by name, such as ``"head.weight"``.
-            at: ``"start"`` of a round or ``"end"`` of one.
+            client: all tensors of the client by name, such as ``"head.weight"``.
+            at: ``"start"`` or ``"end"`` of a round.
         """
         return {}
 
     def upload(self, client: Tensors) -> Tensors:
-        """What a client sends instead of its parts as they are, by the name of the server's tensor."""
+        """Returns values to upload instead of the client's parts, by server tensor."""
         return {}
 
     def server_state(self, server: Tensors) -> Tensors:
-        """Tensors that the server keeps beside those that are uploaded, by name, before the first round."""
+        """Returns further tensors that the server keeps, by name, before the first round."""
         return {}
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
-        """The server's new tensors, by name: by default the average of uploads by their training samples.
+        """Returns new server tensors, by name; default: the uploads averaged by number of training samples.
 
         Args:
-            server: its tensors as they are.
-            uploads: ``[S, *shape]`` by name, of S clients.
-            sizes: ``[S]`` float64, their numbers of training samples.
+            server: current server tensors.
+            uploads: ``[S, *shape]`` uploads of S clients, by server tensor.
+            sizes: ``[S]`` float64, numbers of training samples.
         """
         return averaged(uploads, sizes / sizes.sum())
 
-    def mixture(self, exchange: Exchange) -> tuple[Tensor, Tensors]:
-        """For parts with ``mixes``: ``[S, S]`` shares of the uploads (columns) for each client (rows).
+    def mixture(self, inputs: MixtureInputs) -> tuple[Tensor, Tensors]:
+        """Returns ``[S, S]`` weights of the uploads (columns) for each client (rows), and changed server tensors.
 
-        Beside it, tensors of the server's that change with it.
+        Called if a part has ``mixture_of``.
         """
         raise NotImplementedError
 
 
 def averaged(uploads: Mapping[str, Tensor], weights: Tensor) -> Tensors:
-    """``sum_i weights_i upload_i`` of every tensor; integers, which count, are the first upload's."""
+    """Returns ``sum_i weights_i upload_i`` for every tensor; integer tensors (counters) are copied from upload 0."""
     floating = [name for name, block in uploads.items() if block.is_floating_point()]
     result = {name: block[0].clone() for name, block in uploads.items() if not block.is_floating_point()}
     if floating:

@@ -48,10 +48,10 @@ class Ditto(FedAvg):
     def phases(self, round: int) -> list[Phase]:
         """First v, while w is what was received, then w."""
         lam = self.options.lam
-        pull = {"personal_extractor": ("extractor", lam), "personal_head": ("head", lam)}
+        proximal = {"personal_extractor": ("extractor", lam), "personal_head": ("head", lam)}
         return [
-            Phase(("personal_extractor", "personal_head"), self.loss, self.options.personal_epochs, pull=pull),
-            Phase(("extractor", "head"), global_loss, self.setting.local_epochs),
+            Phase(("personal_extractor", "personal_head"), self.loss, self.options.personal_epochs, proximal=proximal),
+            Phase(("extractor", "head"), global_loss, self.context.local_epochs),
         ]
 
     def predict(self, client: Any, batch: Batch) -> Tensor:

@@ -35,13 +35,13 @@ from pfl_fast.methods.base import (
     CHOSEN,
     Batch,
     Method,
-    Once,
     Part,
+    PerSampleCache,
     Phase,
-    Setting,
-    Taken,
+    PhaseProgress,
+    RunContext,
     Tensors,
-    constant,
+    client_buffer,
     cross_entropy,
     personal,
     shared,
@@ -112,12 +112,12 @@ class FedAFK(Method):
         },
     }
 
-    def __init__(self, options: FedAFKOptions, setting: Setting) -> None:
+    def __init__(self, options: FedAFKOptions, context: RunContext) -> None:
         if options.afa and options.mu_grad == "reuse" and options.schedule == "phased":
             raise ConfigError(
                 "fedafk: mu_grad=reuse needs schedule=interleaved, where both extractors have gradients in each step"
             )
-        super().__init__(options, setting)
+        super().__init__(options, context)
         self.lam: float = options.lam if options.kt else 0.0
         self.has_global = options.afa or self.lam > 0
         self.mixed: list[str] = []  # names of the extractor's parameters
@@ -128,15 +128,15 @@ class FedAFK(Method):
         parts = {"extractor": personal(backbone.extractor), "head": personal(backbone.head)}
         if self.has_global:
             parts["global_extractor"] = shared(backbone.extractor, "extractor")
-            parts["random_head"] = constant(backbone.head)
+            parts["random_head"] = client_buffer(backbone.head)
         if self.options.afa:
             parts["mixing"] = personal(Mixing(self.options.mu_init))
         return parts
 
     def phases(self, round: int) -> list[Phase]:
         """In each epoch the extractors, then the head; its features are the same for the whole phase."""
-        epochs = self.setting.local_epochs
-        head = Phase(("head",), self.head_loss, 1, {"f_i": Once("extractor", local_features)})
+        epochs = self.context.local_epochs
+        head = Phase(("head",), self.head_loss, 1, {"f_i": PerSampleCache("extractor", local_features)})
         if self.options.head_phase == "per_epoch":
             return [*self.extractor_phases(), head] * epochs
         return [*self.extractor_phases() * epochs, head]
@@ -148,8 +148,8 @@ class FedAFK(Method):
             ("extractor", "mixing") if o.afa else ("extractor",),
             self.local_loss,
             1,
-            {"f_g": Once("global_extractor", global_features)} if self.lam > 0 else {},
-            adjust=self.reuse_gradients if o.afa and o.mu_grad == "reuse" else None,
+            {"f_g": PerSampleCache("global_extractor", global_features)} if self.lam > 0 else {},
+            edit_gradients=self.reuse_gradients if o.afa and o.mu_grad == "reuse" else None,
             after_step=clip_mu if o.afa and o.mu_clip else None,
             after=self.mix_in if o.afa else None,
         )
@@ -157,7 +157,7 @@ class FedAFK(Method):
             return [local]
         if o.schedule == "phased":
             return [Phase(("global_extractor",), self.global_loss, 1), local]
-        return [replace(local, train=("global_extractor", *local.train), loss=self.both_losses, once={})]
+        return [replace(local, train=("global_extractor", *local.train), loss=self.both_losses, cached={})]
 
     def both_losses(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``L_G + L``: L takes theta_G and f_G as they are, so that each parameter gets its own loss's gradient."""
@@ -172,11 +172,11 @@ class FedAFK(Method):
 
     def local_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``L``, taught by a global extractor that stays as it is."""
-        return self.local(client, batch, batch.once.get("f_g")), self.recorded(client)
+        return self.local(client, batch, batch.cached.get("f_g")), self.recorded(client)
 
     def head_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``CE(phi_i(f(x; theta_i)), y)``."""
-        return cross_entropy(client.head(batch.once["f_i"]), batch.y), self.recorded(client)
+        return cross_entropy(client.head(batch.cached["f_i"]), batch.y), self.recorded(client)
 
     def local(self, client: Any, batch: Batch, f_g: Tensor | None) -> Tensor:
         """``L`` at the mixture, or where the option says."""
@@ -220,7 +220,7 @@ class FedAFK(Method):
         """The mixing weight before the step; in every phase, so that its mean over a round is one over all steps."""
         return {"mu": client.mixing.mu.detach().clone()} if self.options.afa else {}
 
-    def mix_in(self, client: Tensors, taken: Taken) -> Tensors:
+    def mix_in(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """``theta_i <- mu theta_i + (1 - mu) theta_G,i``; running statistics stay."""
         names = [f"extractor.{name}" for name in self.mixed]
         own, others = [client[name] for name in names], [client[f"global_{name}"] for name in names]

@@ -26,16 +26,16 @@ from pfl_fast.methods.base import (
     BESIDE,
     Batch,
     Method,
-    Once,
     Part,
+    PerSampleCache,
     Phase,
-    Taken,
+    PhaseProgress,
     Tensors,
     cross_entropy,
     frozen,
+    local_tensor_names,
     part_of,
     personal,
-    stays_local,
 )
 from pfl_fast.methods.parts import holder_of
 from pfl_fast.models import Backbone
@@ -77,7 +77,9 @@ class FedALA(Method):
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """theta, theta_g, and W."""
         modules = {"extractor": backbone.extractor, "head": backbone.head}
-        local = {f"{part}.{name}" for part, m in modules.items() for name in stays_local(m, self.setting.batch_norm)}
+        local = {
+            f"{part}.{name}" for part, m in modules.items() for name in local_tensor_names(m, self.context.batch_norm)
+        }
         top = [name for layer in layers_of(modules)[-self.options.layer_idx :] for name in layer]
         self.top = [name for name in top if name not in local]
         names = [f"{part}.{name}" for part, module in modules.items() for name in module.state_dict()]
@@ -85,8 +87,8 @@ class FedALA(Method):
         self.in_head = all(name.startswith("head.") for name in self.top)
         weights = {name: backbone.get_parameter(name) for name in self.top}
         return {
-            "extractor": Part(deepcopy(backbone.extractor), uploads="extractor"),
-            "head": Part(deepcopy(backbone.head), uploads="head"),
+            "extractor": Part(deepcopy(backbone.extractor), upload_to="extractor"),
+            "head": Part(deepcopy(backbone.head), upload_to="head"),
             "global_extractor": frozen(backbone.extractor, "extractor", recipients="all"),
             "global_head": frozen(backbone.head, "head", recipients="all"),
             "ala": personal(LocalAggregation(weights)),
@@ -94,7 +96,7 @@ class FedALA(Method):
 
     def phases(self, round: int) -> list[Phase]:
         """W, unless there is nothing to mix yet; then the model."""
-        train = Phase(("extractor", "head"), self.loss, self.setting.local_epochs)
+        train = Phase(("extractor", "head"), self.loss, self.context.local_epochs)
         return [train] if round == 1 else [self.adaptation(round), train]
 
     def before_test(self, round: int, at: str) -> list[Phase]:
@@ -104,21 +106,21 @@ class FedALA(Method):
     def adaptation(self, round: int) -> Phase:
         """W; everybody's first time is in round 2, unless somebody may come later."""
         o = self.options
-        first_time = round == 2 or not self.setting.everyone_joins
+        first_time = round == 2 or not self.context.everyone_joins
         return Phase(
             ("ala",),
             self.mixed_loss,
             o.start_epochs if first_time else 1,
-            {"features": Once("extractor", features)} if self.in_head else {},
+            {"features": PerSampleCache("extractor", features)} if self.in_head else {},
             sgd={"lr": o.eta, "momentum": 0.0, "weight_decay": 0.0},
             limit=lambda batches: max(1, int(o.rand_percent / 100 * batches + 0.5)),
-            moves=self.still_learning if first_time else None,
+            update_mask=self.still_learning if first_time else None,
             after_step=self.clip,
             after_epoch=self.note,
             after=self.blend,
         )
 
-    def received(self, client: Tensors, at: str) -> Tensors:
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
         """Lower layers are the global ones; W begins to learn anew."""
         if at != "start":
             return {}
@@ -132,7 +134,7 @@ class FedALA(Method):
         weights = [get(client.ala.weights, name) for name in self.top]
         theta_hat = dict(zip(self.top, ops.mix(own, theirs, weights), strict=True))
         if self.in_head:
-            z = batch.once["features"]
+            z = batch.cached["features"]
         else:
             copies = {name: buffer.clone() for name, buffer in client.extractor.named_buffers()}
             z = functional_call(client.extractor, {**copies, **part_of(theta_hat, "extractor")}, (batch.x,))
@@ -148,15 +150,15 @@ class FedALA(Method):
         """Keeps W in [0, 1]."""
         return {f"ala.weights.{name}": client[f"ala.weights.{name}"].clamp(0, 1) for name in self.top}
 
-    def note(self, client: Tensors, taken: Taken) -> Tensors:
+    def note(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """W goes on learning only the first time, and until the losses of the last epochs are alike."""
-        losses = torch.cat([client["ala.losses"][1:], taken.loss.to(client["ala.losses"])[None]])
+        losses = torch.cat([client["ala.losses"][1:], progress.loss.to(client["ala.losses"])[None]])
         count = client["ala.count"] + 1
         settled = (count > SETTLED) & (losses.std(correction=0) < self.options.threshold)
         learning = client["ala.learning"] & ~client["ala.started"] & ~settled
         return {"ala.losses": losses, "ala.count": count, "ala.learning": learning}
 
-    def blend(self, client: Tensors, taken: Taken) -> Tensors:
+    def blend(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """The top layers become theta_hat."""
         own, theirs = ([client[prefix + name] for name in self.top] for prefix in ("", "global_"))
         weights = [client[f"ala.weights.{name}"] for name in self.top]

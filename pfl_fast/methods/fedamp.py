@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import OWN, Exchange, Method, Part, Phase, Tensors, twin
+from pfl_fast.methods.base import OWN, Method, MixtureInputs, Part, Phase, Tensors, parameters_as_buffers
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -56,27 +56,31 @@ class FedAMP(Method):
             for part, module in (("extractor", backbone.extractor), ("head", backbone.head))
             for name, _ in module.named_parameters()
         ]
-        batch_norm = self.setting.batch_norm
+        batch_norm = self.context.batch_norm
         return {
-            "extractor": Part(deepcopy(backbone.extractor), uploads="model_extractor"),
-            "head": Part(deepcopy(backbone.head), uploads="model_head"),
-            "cloud_extractor": Part(twin(backbone.extractor, batch_norm), trained=False, mixes="model_extractor"),
-            "cloud_head": Part(twin(backbone.head, batch_norm), trained=False, mixes="model_head"),
+            "extractor": Part(deepcopy(backbone.extractor), upload_to="model_extractor"),
+            "head": Part(deepcopy(backbone.head), upload_to="model_head"),
+            "cloud_extractor": Part(
+                parameters_as_buffers(backbone.extractor, batch_norm), trained=False, mixture_of="model_extractor"
+            ),
+            "cloud_head": Part(
+                parameters_as_buffers(backbone.head, batch_norm), trained=False, mixture_of="model_head"
+            ),
         }
 
     def phases(self, round: int) -> list[Phase]:
         """One phase, pulled to the cloud model."""
         strength = self.options.lam / self.options.alpha_k
-        pull = {part: (f"cloud_{part}", strength) for part in ("extractor", "head")}
-        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, pull=pull)]
+        proximal = {part: (f"cloud_{part}", strength) for part in ("extractor", "head")}
+        return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, proximal=proximal)]
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
         """Nothing is averaged."""
         return {}
 
-    def mixture(self, exchange: Exchange) -> tuple[Tensor, Tensors]:
+    def mixture(self, inputs: MixtureInputs) -> tuple[Tensor, Tensors]:
         """``u_i``; where the others would weigh more than 1 together, they are scaled to 1."""
-        models = [exchange.uploads[name].flatten(1) for name in self.parameters if name in exchange.uploads]
+        models = [inputs.uploads[name].flatten(1) for name in self.parameters if name in inputs.uploads]
         squared = torch.stack([squared_distances(model.double()) for model in models]).sum(0)
         others = len(squared) * (len(squared) - 1)
         mean = float(squared.sum()) / others if others else 1.0

@@ -45,7 +45,7 @@ class FedBABU(Method):
 
     def phases(self, round: int) -> list[Phase]:
         """The extractor alone."""
-        return [Phase(("extractor",), self.loss, self.setting.local_epochs)]
+        return [Phase(("extractor",), self.loss, self.context.local_epochs)]
 
     def final_phases(self) -> list[Phase]:
         """Every client on its own."""

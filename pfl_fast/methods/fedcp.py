@@ -32,12 +32,12 @@ from pfl_fast.methods.base import (
     CHOSEN,
     Batch,
     Method,
-    Once,
     Part,
+    PerSampleCache,
     Phase,
-    Setting,
+    RunContext,
     Tensors,
-    constant,
+    client_buffer,
     cross_entropy,
     frozen,
     part_of,
@@ -110,12 +110,12 @@ class FedCP(Method):
         },
     }
 
-    def __init__(self, options: FedCPOptions, setting: Setting) -> None:
+    def __init__(self, options: FedCPOptions, context: RunContext) -> None:
         if options.cpn and not options.gh:
             raise ConfigError("fedcp: gh=false needs cpn=false, as the policy routes to both heads")
         if not options.bandwidths or min(options.bandwidths) <= 0:
             raise ConfigError(f"fedcp: bandwidths must be one or more positive numbers, got {options.bandwidths}")
-        super().__init__(options, setting)
+        super().__init__(options, context)
         self.keeps_features = options.gfm and options.lam > 0
 
     @classmethod
@@ -132,20 +132,20 @@ class FedCP(Method):
             "head": personal(backbone.head),
         }
         if self.keeps_features:
-            parts["global_extractor"] = frozen(backbone.extractor, "extractor", recipients, evaluates=o.frozen_eval)
+            parts["global_extractor"] = frozen(backbone.extractor, "extractor", recipients, eval_mode=o.frozen_eval)
         if o.gh:  # not trained, yet averaged: `upload` sends the mean of both heads in its place
-            parts["global_head"] = Part(deepcopy(backbone.head), trained=False, receives="head", uploads="head")
+            parts["global_head"] = Part(deepcopy(backbone.head), trained=False, receive_from="head", upload_to="head")
         if o.cpn:
             policy = ConditionalPolicy(width, o.cpn_depth, o.cpn_norm, o.cpn_act, o.policy)
             parts["cpn"] = shared(policy, "cpn")
-            parts["context"] = constant(Context(width))
+            parts["context"] = client_buffer(Context(width))
         return parts
 
     def phases(self, round: int) -> list[Phase]:
         """One phase; the frozen extractor's features are the same for the whole round."""
         train = ("extractor", "head", "cpn") if self.options.cpn else ("extractor", "head")
-        once = {"h0": Once("global_extractor", global_features)} if self.keeps_features else {}
-        return [Phase(train, self.loss, self.setting.local_epochs, once)]
+        cached = {"h0": PerSampleCache("global_extractor", global_features)} if self.keeps_features else {}
+        return [Phase(train, self.loss, self.context.local_epochs, cached)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``CE + lam * MMD``; records the personal information ratio (PIR), the mean of s."""
@@ -153,7 +153,7 @@ class FedCP(Method):
         out, recorded = self.logits(client, h, batch.seed)
         loss = cross_entropy(out, batch.y)
         if self.keeps_features:
-            loss = loss + self.options.lam * ops.mmd_rbf(h, batch.once["h0"], self.options.bandwidths)
+            loss = loss + self.options.lam * ops.mmd_rbf(h, batch.cached["h0"], self.options.bandwidths)
         return loss, recorded
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
@@ -194,7 +194,7 @@ class FedCP(Method):
         vector = ops.philox_uniform(seed, common["context.vector"].shape).to(common["context.vector"].dtype)
         return {"context.vector": vector if o.cpn_input == "random" else F.normalize(vector, dim=0)}
 
-    def received(self, client: Tensors, at: str) -> Tensors:
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
         """``u_i = v_i / |v_i|``; a head of several layers is multiplied out first."""
         o = self.options
         if not o.cpn or o.cpn_input == "random" or (o.random_first and at == "start"):

@@ -17,7 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import Part, Phase, Taken, Tensors, averaged, constant, mirror, part_of, passing
+from pfl_fast.methods.base import (
+    Part,
+    Phase,
+    PhaseProgress,
+    Tensors,
+    averaged,
+    client_buffer,
+    part_of,
+    round_buffer,
+    zeros_like_parameters,
+)
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -55,18 +65,27 @@ class FedDyn(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's; w_g; h_i."""
-        zeros = mirror({"extractor": backbone.extractor, "head": backbone.head}, self.setting.batch_norm)
+        zeros = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
         self.corrected = [name for name, _ in zeros.named_buffers()]
-        return {**super().parts(backbone), "start": passing(zeros), "correction": constant(zeros)}
+        return {**super().parts(backbone), "start": round_buffer(zeros), "correction": client_buffer(zeros)}
 
     def phases(self, round: int) -> list[Phase]:
         """One phase, corrected by h_i and pulled to w_g."""
         squared = self.options.compat == "paper"
-        pull = {part: (f"start.{part}", self.options.alpha) for part in ("extractor", "head")} if squared else {}
+        proximal = {part: (f"start.{part}", self.options.alpha) for part in ("extractor", "head")} if squared else {}
         train = ("extractor", "head")
-        return [Phase(train, self.loss, self.setting.local_epochs, pull=pull, adjust=self.correct, after=self.renew)]
+        return [
+            Phase(
+                train,
+                self.loss,
+                self.context.local_epochs,
+                proximal=proximal,
+                edit_gradients=self.correct,
+                after=self.renew,
+            )
+        ]
 
-    def received(self, client: Tensors, at: str) -> Tensors:
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
         """``w_g``."""
         return {f"start.{name}": client[name] for name in self.corrected} if at == "start" else {}
 
@@ -81,7 +100,7 @@ class FedDyn(FedAvg):
             found.update({name: found[name] + scale * d for name, d in away.items()})
         return found
 
-    def renew(self, client: Tensors, taken: Taken) -> Tensors:
+    def renew(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """``h_i <- h_i - alpha (w_i - w_g)``."""
         moved = {name: client[name] - client[f"start.{name}"] for name in self.corrected}
         return {f"correction.{n}": client[f"correction.{n}"] - self.options.alpha * d for n, d in moved.items()}
@@ -93,7 +112,7 @@ class FedDyn(FedAvg):
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
         """h by all N clients, w_g by the mean of those that were there."""
         result = averaged(uploads, torch.full_like(sizes, 1 / len(sizes)))
-        alpha, share = self.options.alpha, len(sizes) / self.setting.clients
+        alpha, share = self.options.alpha, len(sizes) / self.context.clients
         for name in self.corrected:
             h = server[f"correction.{name}"] - alpha * share * (result[name] - server[name])
             result[f"correction.{name}"], result[name] = h, result[name] - h / alpha

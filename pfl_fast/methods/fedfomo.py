@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import OWN, Exchange, Method, Part, Tensors, constant, mirror
+from pfl_fast.methods.base import OWN, Method, MixtureInputs, Part, Tensors, client_buffer, zeros_like_parameters
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -53,42 +53,47 @@ class FedFomo(Method):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """theta, and theta_old."""
-        start = mirror({"extractor": backbone.extractor, "head": backbone.head}, self.setting.batch_norm)
+        start = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
         self.compared = [name for name, _ in start.named_buffers()]
-        copies = min(self.options.m, self.setting.clients)
+        mixture_size = min(self.options.m, self.context.clients)
         return {
             "extractor": Part(
-                deepcopy(backbone.extractor), uploads="model_extractor", mixes="model_extractor", copies=copies
+                deepcopy(backbone.extractor),
+                upload_to="model_extractor",
+                mixture_of="model_extractor",
+                mixture_size=mixture_size,
             ),
-            "head": Part(deepcopy(backbone.head), uploads="model_head", mixes="model_head", copies=copies),
-            "start": constant(start),
+            "head": Part(
+                deepcopy(backbone.head), upload_to="model_head", mixture_of="model_head", mixture_size=mixture_size
+            ),
+            "start": client_buffer(start),
         }
 
-    def received(self, client: Tensors, at: str) -> Tensors:
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
         """theta_old."""
         return {f"start.{name}": client[name] for name in self.compared} if at == "start" else {}
 
     def server_state(self, server: Tensors) -> Tensors:
         """Sums of weights, ``[N, N]``."""
         return {
-            "affinity": torch.zeros(self.setting.clients, self.setting.clients, dtype=next(iter(server.values())).dtype)
+            "affinity": torch.zeros(self.context.clients, self.context.clients, dtype=next(iter(server.values())).dtype)
         }
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
         """Nothing is averaged."""
         return {}
 
-    def mixture(self, exchange: Exchange) -> tuple[Tensor, Tensors]:
+    def mixture(self, inputs: MixtureInputs) -> tuple[Tensor, Tensors]:
         """Each client's normalised weights; its own model where none is better than what it trained from."""
-        affinity, clients = exchange.server["affinity"].clone(), exchange.clients
-        old = [{n: exchange.tensors(client)[f"start.{n}"] for n in self.compared} for client in clients]
+        affinity, clients = inputs.server["affinity"].clone(), inputs.clients
+        old = [{n: inputs.tensors(client)[f"start.{n}"] for n in self.compared} for client in clients]
         chosen = [self.candidates(affinity[client], clients, row) for row, client in enumerate(clients)]
-        own_losses = exchange.losses([(client, old[row]) for row, client in enumerate(clients)])
+        own_losses = inputs.losses([(client, old[row]) for row, client in enumerate(clients)])
         pairs = [(row, column) for row, columns in enumerate(chosen) for column in columns]
-        losses = exchange.losses([(clients[row], model(exchange.uploads, column)) for row, column in pairs])
+        losses = inputs.losses([(clients[row], model(inputs.uploads, column)) for row, column in pairs])
         shares = torch.zeros(len(clients), len(clients), dtype=torch.float64)
         for (row, column), loss in zip(pairs, losses, strict=True):
-            distance = self.distance(exchange.uploads, column, old[row])
+            distance = self.distance(inputs.uploads, column, old[row])
             weight = (own_losses[row] - loss) / distance if distance > 0 else 0.0
             affinity[clients[row], clients[column]] += weight
             shares[row, column] = max(weight, 0.0)
@@ -98,7 +103,7 @@ class FedFomo(Method):
 
     def candidates(self, affinity: Tensor, clients: Any, own: int) -> list[int]:
         """Columns of the client's own model and of the m - 1 others it has most affinity to."""
-        count, me = self.setting.clients, clients[own]
+        count, me = self.context.clients, clients[own]
         others = [column for column in range(len(clients)) if column != own]
         others.sort(key=lambda column: (-float(affinity[clients[column]]), (clients[column] - me) % count))
         return [own, *others[: self.options.m - 1]]

@@ -35,10 +35,10 @@ from pfl_fast.methods.base import (
     Part,
     Phase,
     Tensors,
-    constant,
+    client_buffer,
     cross_entropy,
-    drawn_anew,
     personal,
+    reinitialized,
     shared,
 )
 from pfl_fast.models import Backbone
@@ -121,19 +121,19 @@ class FediOS(Method):
         parts = {"extractor": shared(backbone.extractor, "extractor")}
         if o.personal_extractor == "own":
             fresh = o.personal_init == "fresh"
-            parts["personal_extractor"] = personal(drawn_anew(backbone.extractor) if fresh else backbone.extractor)
+            parts["personal_extractor"] = personal(reinitialized(backbone.extractor) if fresh else backbone.extractor)
         self.generic, self.personal = self.bases(backbone.feature_width) if o.projections else (None, None)
-        parts["projector"] = constant(Bases(self.generic, None if self.personal is None else self.personal[0]))
+        parts["projector"] = client_buffer(Bases(self.generic, None if self.personal is None else self.personal[0]))
         head = backbone.head
         if self.generic is not None and o.projection != "square":
             width = self.generic.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
-            head = nn.Linear(width, self.setting.classes)
+            head = nn.Linear(width, self.context.classes)
         parts["head"] = shared(head, "head")
         return parts
 
     def bases(self, width: int) -> tuple[Tensor, Tensor]:
         """A_0 ``[d, r]`` and A_1 to A_N ``[N, d, r]``; for ``tall``, the subspaces' places ``[N + 1]``, one-hot."""
-        o, clients = self.options, self.setting.clients
+        o, clients = self.options, self.context.clients
         if o.projection == "tall":
             places = torch.eye(clients + 1)
             return places[0], places[1:]
@@ -155,7 +155,7 @@ class FediOS(Method):
     def phases(self, round: int) -> list[Phase]:
         """One phase, everything together."""
         own = ("personal_extractor",) if self.options.personal_extractor == "own" else ()
-        return [Phase(("extractor", *own, "head"), self.loss, self.setting.local_epochs)]
+        return [Phase(("extractor", *own, "head"), self.loss, self.context.local_epochs)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Three cross entropies and the regulariser; records the mean |p_g . p_p|."""

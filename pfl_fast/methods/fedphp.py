@@ -17,7 +17,18 @@ from typing import Any
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.methods.base import BESIDE, Batch, Once, Part, Phase, Taken, Tensors, constant, cross_entropy, part_of
+from pfl_fast.methods.base import (
+    BESIDE,
+    Batch,
+    Part,
+    PerSampleCache,
+    Phase,
+    PhaseProgress,
+    Tensors,
+    client_buffer,
+    cross_entropy,
+    part_of,
+)
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -50,15 +61,17 @@ class FedPHP(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's, and p."""
-        own = {"inherited_extractor": constant(backbone.extractor), "inherited_head": constant(backbone.head)}
+        own = {"inherited_extractor": client_buffer(backbone.extractor), "inherited_head": client_buffer(backbone.head)}
         return {**super().parts(backbone), **own}
 
     def phases(self, round: int) -> list[Phase]:
         """One phase; the inherited features are the same for the whole round."""
-        once = {"inherited": Once("inherited_extractor", inherited_features)} if self.options.lam > 0 else {}
-        keep = self.options.mu * round / self.setting.rounds
+        cached = (
+            {"inherited": PerSampleCache("inherited_extractor", inherited_features)} if self.options.lam > 0 else {}
+        )
+        keep = self.options.mu * round / self.context.rounds
         after = partial(inherit, keep=keep)
-        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, once, after=after)]
+        return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``(1 - lam) CE + lam MMD``."""
@@ -66,7 +79,7 @@ class FedPHP(FedAvg):
         loss = cross_entropy(client.head(z), batch.y)
         if not self.options.lam:
             return loss, {}
-        return (1 - self.options.lam) * loss + self.options.lam * ops.mmd_rbf(z, batch.once["inherited"]), {}
+        return (1 - self.options.lam) * loss + self.options.lam * ops.mmd_rbf(z, batch.cached["inherited"]), {}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
         """By p."""
@@ -82,7 +95,7 @@ def inherited_features(client: Any, x: Tensor) -> Tensor:
     return z
 
 
-def inherit(client: Tensors, taken: Taken, keep: float) -> Tensors:
+def inherit(client: Tensors, progress: PhaseProgress, keep: float) -> Tensors:
     """``mu_t p + (1 - mu_t) w_i``; what counts is w's."""
     found = {}
     for part in ("extractor", "head"):

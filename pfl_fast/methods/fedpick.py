@@ -36,7 +36,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.methods.base import CHOSEN, Batch, Part, Phase, Tensors, drawn_anew, personal, shared
+from pfl_fast.methods.base import CHOSEN, Batch, Part, Phase, Tensors, personal, reinitialized, shared
 from pfl_fast.methods.fedbn import FedBN
 from pfl_fast.models import Backbone
 from pfl_fast.nn import FeatureSelector
@@ -114,8 +114,8 @@ class FedPick(FedBN):
             return parts
         modules = {
             "selector": FeatureSelector(backbone.feature_width, o.tau, o.threshold, hard=o.mask == "hard"),
-            "relevant_head": backbone.head if o.init_heads_from_global else drawn_anew(backbone.head),
-            "irrelevant_head": backbone.head if o.init_heads_from_global else drawn_anew(backbone.head),
+            "relevant_head": backbone.head if o.init_heads_from_global else reinitialized(backbone.head),
+            "irrelevant_head": backbone.head if o.init_heads_from_global else reinitialized(backbone.head),
         }
         for name, module in modules.items():
             parts[name] = shared(module, name, recipients="all") if o.share_pfsm else personal(module)
@@ -126,7 +126,7 @@ class FedPick(FedBN):
         if not self.options.pfsm:
             return super().phases(round)
         train = ("extractor", "head", "selector", "relevant_head", "irrelevant_head")
-        return [Phase(train, self.loss, self.setting.local_epochs)]
+        return [Phase(train, self.loss, self.context.local_epochs)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """The four terms; records the selection ratio, the mean of the mask without noise."""

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import OWN, Batch, Method, Part, Tensors, cross_entropy, frozen, passing, personal
+from pfl_fast.methods.base import OWN, Batch, Method, Part, Tensors, cross_entropy, frozen, personal, round_buffer
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -50,18 +50,18 @@ class FedProto(Method):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """The client's own sums go up as the server's prototypes, and come back as means."""
-        prototypes = Prototypes(self.setting.classes, backbone.feature_width)
+        prototypes = Prototypes(self.context.classes, backbone.feature_width)
         return {
             "extractor": personal(backbone.extractor),
             "head": personal(backbone.head),
-            "own": passing(prototypes, uploads="prototypes"),
+            "own": round_buffer(prototypes, upload_to="prototypes"),
             "prototypes": frozen(prototypes, "prototypes"),
         }
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Cross entropy and distance; gathers the features by class."""
         z = client.extractor(batch.x)
-        classes = F.one_hot(batch.y, self.setting.classes).to(z.dtype)
+        classes = F.one_hot(batch.y, self.context.classes).to(z.dtype)
         client.own.means.add_(classes.T @ z.detach())
         client.own.counts.add_(classes.sum(0))
         known = (client.prototypes.counts > 0).to(z.dtype)[batch.y]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import Part, Phase, Tensors, mirror, passing
+from pfl_fast.methods.base import Part, Phase, Tensors, round_buffer, zeros_like_parameters
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -36,15 +36,15 @@ class FedProx(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's, and where the round started."""
-        start = mirror({"extractor": backbone.extractor, "head": backbone.head}, self.setting.batch_norm)
+        start = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
         self.pulled = [name for name, _ in start.named_buffers()]
-        return {**super().parts(backbone), "start": passing(start)}
+        return {**super().parts(backbone), "start": round_buffer(start)}
 
     def phases(self, round: int) -> list[Phase]:
         """One phase, pulled to the start."""
-        pull = {part: (f"start.{part}", self.options.mu) for part in ("extractor", "head")}
-        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, pull=pull)]
+        proximal = {part: (f"start.{part}", self.options.mu) for part in ("extractor", "head")}
+        return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, proximal=proximal)]
 
-    def received(self, client: Tensors, at: str) -> Tensors:
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
         """``w_g``, for the whole round."""
         return {f"start.{name}": client[name] for name in self.pulled} if at == "start" else {}

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import Batch, Once, Phase, Tensors, cross_entropy
+from pfl_fast.methods.base import Batch, PerSampleCache, Phase, Tensors, cross_entropy
 from pfl_fast.methods.fedper import FedPer
 from pfl_fast.options import option
 
@@ -37,10 +37,10 @@ class FedRep(FedPer):
 
     def phases(self, round: int) -> list[Phase]:
         """The head on features that stay the same, then the extractor."""
-        once = {"features": Once("extractor", features)}
+        cached = {"features": PerSampleCache("extractor", features)}
         return [
-            Phase(("head",), head_loss, self.options.personal_epochs, once),
-            Phase(("extractor",), self.loss, self.setting.local_epochs),
+            Phase(("head",), head_loss, self.options.personal_epochs, cached),
+            Phase(("extractor",), self.loss, self.context.local_epochs),
         ]
 
 
@@ -52,4 +52,4 @@ def features(client: Any, x: Tensor) -> Tensor:
 
 def head_loss(client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
     """Cross entropy on features that were computed before."""
-    return cross_entropy(client.head(batch.once["features"]), batch.y), {}
+    return cross_entropy(client.head(batch.cached["features"]), batch.y), {}

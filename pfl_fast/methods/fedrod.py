@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, constant, cross_entropy, personal
+from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, client_buffer, cross_entropy, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 
@@ -35,12 +35,12 @@ class FedRoD(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's, a personal head, and the client's class counts."""
-        own = {"personal_head": personal(backbone.head), "counts": constant(Counts(self.setting.classes))}
+        own = {"personal_head": personal(backbone.head), "counts": client_buffer(Counts(self.context.classes))}
         return {**super().parts(backbone), **own}
 
     def phases(self, round: int) -> list[Phase]:
         """All together: each parameter is reached by one of the two losses only."""
-        return [Phase(("extractor", "head", "personal_head"), self.loss, self.setting.local_epochs)]
+        return [Phase(("extractor", "head", "personal_head"), self.loss, self.context.local_epochs)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """``L_G + L_P``."""
@@ -58,9 +58,9 @@ class FedRoD(FedAvg):
 
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
         """How many samples of each class the client has."""
-        if self.setting.count_classes is None:
+        if self.context.count_classes is None:
             return {}
-        return {"counts.values": self.setting.count_classes(number).to(common["counts.values"])}
+        return {"counts.values": self.context.count_classes(number).to(common["counts.values"])}
 
 
 class Counts(nn.Module):

@@ -51,7 +51,7 @@ class LGFedAvg(Method):
         extractor = personal(backbone.extractor)
         if self.options.warmup:
             module = deepcopy(backbone.extractor)
-            extractor = Part(module, receives="extractor", uploads="extractor", until=self.options.warmup)
+            extractor = Part(module, receive_from="extractor", upload_to="extractor", until_round=self.options.warmup)
         return {"extractor": extractor, "head": shared(backbone.head, "head")}
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:

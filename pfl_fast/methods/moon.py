@@ -17,7 +17,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import Batch, Once, Part, Phase, Taken, Tensors, constant, cross_entropy, frozen, part_of
+from pfl_fast.methods.base import (
+    Batch,
+    Part,
+    PerSampleCache,
+    Phase,
+    PhaseProgress,
+    Tensors,
+    client_buffer,
+    cross_entropy,
+    frozen,
+    part_of,
+)
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -56,15 +67,15 @@ class MOON(FedAvg):
         parts = super().parts(Backbone(extractor, backbone.head, backbone.feature_width))
         if self.options.mu > 0:
             parts["global_extractor"] = frozen(extractor, "extractor", recipients="all")
-            parts["previous_extractor"] = constant(extractor)
+            parts["previous_extractor"] = client_buffer(extractor)
         return parts
 
     def phases(self, round: int) -> list[Phase]:
         """One phase; the other two extractors' features are the same for the whole round."""
         others = ("global_extractor", "previous_extractor") if self.options.mu > 0 else ()
-        once = {part: Once(part, partial(features_of, part=part)) for part in others}
+        cached = {part: PerSampleCache(part, partial(features_of, part=part)) for part in others}
         after = remember if self.options.mu > 0 else None
-        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, once, after=after)]
+        return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Cross entropy, and the contrastive term, which is recorded too."""
@@ -72,7 +83,7 @@ class MOON(FedAvg):
         loss = cross_entropy(client.head(z), batch.y)
         if not self.options.mu:
             return loss, {}
-        similar = [F.cosine_similarity(z, batch.once[part], dim=-1) for part in batch.once]
+        similar = [F.cosine_similarity(z, batch.cached[part], dim=-1) for part in batch.cached]
         contrast = -F.log_softmax(torch.stack(similar) / self.options.tau, dim=0)[0].mean()
         return loss + self.options.mu * contrast, {"contrast": contrast.detach()}
 
@@ -83,6 +94,6 @@ def features_of(client: Any, x: Tensor, part: str) -> Tensor:
     return features
 
 
-def remember(client: Tensors, taken: Taken) -> Tensors:
+def remember(client: Tensors, progress: PhaseProgress) -> Tensors:
     """The trained extractor is the next round's previous one."""
     return {f"previous_extractor.{name}": value for name, value in part_of(client, "extractor").items()}

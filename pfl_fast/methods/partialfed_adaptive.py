@@ -34,7 +34,18 @@ from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import CHOSEN, Batch, Method, Part, Phase, Setting, Tensors, cross_entropy, part_of, personal
+from pfl_fast.methods.base import (
+    CHOSEN,
+    Batch,
+    Method,
+    Part,
+    Phase,
+    RunContext,
+    Tensors,
+    cross_entropy,
+    part_of,
+    personal,
+)
 from pfl_fast.methods.partialfed_fix import OFFICE_HOME, PAPER, PRESETS
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
 from pfl_fast.options import option
@@ -82,10 +93,10 @@ class PartialFedAdaptive(Method):
     Options = PartialFedAdaptiveOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
-    def __init__(self, options: PartialFedAdaptiveOptions, setting: Setting) -> None:
+    def __init__(self, options: PartialFedAdaptiveOptions, context: RunContext) -> None:
         if options.soft_finetune == "every" and options.sample != "soft":
             raise ConfigError("partialfed-adaptive: soft_finetune=every needs sample=soft")
-        super().__init__(options, setting)
+        super().__init__(options, context)
         self.groups: list[str] = []
         self.segments: dict[str, int] = {}  # of each tensor the number of its group
 
@@ -100,8 +111,8 @@ class PartialFedAdaptive(Method):
         self.groups = list(groups)
         self.segments = {name: number for number, names in enumerate(groups.values()) for name in names}
         return {
-            "local": Part(deepcopy(backbone), uploads="model"),
-            "global_": Part(deepcopy(backbone), receives="model"),
+            "local": Part(deepcopy(backbone), upload_to="model"),
+            "global_": Part(deepcopy(backbone), receive_from="model"),
             "policy": personal(Policy(len(groups))),
         }
 
@@ -111,10 +122,10 @@ class PartialFedAdaptive(Method):
         search = Phase(
             ("local", "global_", "policy"),
             partial(self.search_loss, tau=tau),
-            self.setting.local_epochs,
-            turns=(("local", "global_"),) * o.f_m + (("policy",),) * o.f_s,
+            self.context.local_epochs,
+            rotation=(("local", "global_"),) * o.f_m + (("policy",),) * o.f_s,
             adam={"policy": o.policy_lr} if o.policy_optimizer == "adam" else {},
-            moves=partial(self.selected, tau=tau),
+            update_mask=partial(self.selected, tau=tau),
             after=lambda client, _: self.sample(client),
         )
         return [search] if o.soft_finetune == "last" else [search, Phase(("local",), self.loss, 1)]
@@ -127,7 +138,7 @@ class PartialFedAdaptive(Method):
     def temperature(self, round: int) -> float:
         """``tau_t``, t counted from 0."""
         o, t = self.options, round - 1
-        falling = o.tau_decay**t if o.annealing == "exponential" else 1 - t / self.setting.rounds
+        falling = o.tau_decay**t if o.annealing == "exponential" else 1 - t / self.context.rounds
         return float(max(o.tau * falling, o.tau_floor))
 
     def search_loss(self, client: Any, batch: Batch, tau: float) -> tuple[Tensor, Tensors]:

@@ -70,12 +70,12 @@ class PartialFedFix(Method):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Extractor and head, of which the client keeps what the strategy does not load."""
-        kept = set(backbone.state_dict()) - loaded(self.options.strategy, backbone)
+        persists = set(backbone.state_dict()) - loaded(self.options.strategy, backbone)
 
         def part(name: str) -> Part:
             prefix = name + "."
-            keeps = [tensor.removeprefix(prefix) for tensor in kept if tensor.startswith(prefix)]
-            return shared(backbone.get_submodule(name), name, keeps=keeps)
+            upload_only = [tensor.removeprefix(prefix) for tensor in persists if tensor.startswith(prefix)]
+            return shared(backbone.get_submodule(name), name, upload_only=upload_only)
 
         return {"extractor": part("extractor"), "head": part("head")}
 

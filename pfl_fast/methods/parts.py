@@ -1,4 +1,4 @@
-"""The parts of a client's model: who trains each, what overwrites it, what is uploaded from it."""
+"""Parts of a client's model: which are trained, which are uploaded, and which the server overwrites."""
 
 from __future__ import annotations
 
@@ -19,86 +19,88 @@ class Part:
     """One module of a client's model.
 
     Attributes:
-        module: with its initial values, the same for every client.
-        trained: whether phases may train it.
-        receives: name of the server's part that overwrites it when the client receives; None: nothing does.
-        uploads: name of the server's part that is averaged from it; None: it stays.
-        recipients: who receives after aggregation, ``"selected"`` clients or ``"all"``.
-        evaluates: whether it is in evaluation mode also while the client trains (BatchNorm, dropout).
-        keeps: names of tensors inside it that are uploaded, but not overwritten by what comes back.
-        kept: whether the client has it from one round to the next; if not, it starts each round from the common values,
-            and what the method's ``received`` makes of them.
-        mixes: name of the server's part of whose uploads the client gets a mixture of its own at the end of a round, as
-            the method's ``mixture`` says, in the place of an average.
-        copies: how many uploads travel to the client for that mixture, for counting what is moved.
-        until: the last round in which it is exchanged; None: always.
+        module: initial values, common to all clients.
+        trained: True if phases may train the part.
+        receive_from: server part that overwrites this one when the client receives; None: nothing overwrites it.
+        upload_to: server part that is averaged from the clients' copies of this one; None: the part stays local.
+        recipients: clients that receive the part after aggregation, ``"selected"`` or ``"all"``.
+        eval_mode: True if the part stays in evaluation mode while the client trains (BatchNorm, dropout).
+        upload_only: names of tensors inside the part that are uploaded but not overwritten on receive.
+        persists: True if the client keeps the part between rounds. Otherwise it starts every round from the common
+            values, modified by the method's ``on_receive``.
+        mixture_of: server part whose uploads are mixed into this one at the end of a round, with the weights of
+            :meth:`~pfl_fast.methods.base.Method.mixture`.
+        mixture_size: number of uploads a client downloads for its mixture; used to count traffic.
+        until_round: last round in which the part is exchanged; None: every round.
     """
 
     module: nn.Module
     trained: bool = True
-    receives: str | None = None
-    uploads: str | None = None
+    receive_from: str | None = None
+    upload_to: str | None = None
     recipients: str = "selected"
-    evaluates: bool = False
-    keeps: frozenset[str] = frozenset()
-    kept: bool = True
-    mixes: str | None = None
-    copies: int = 1
-    until: int | None = None
+    eval_mode: bool = False
+    upload_only: frozenset[str] = frozenset()
+    persists: bool = True
+    mixture_of: str | None = None
+    mixture_size: int = 1
+    until_round: int | None = None
 
 
-def shared(module: nn.Module, name: str, recipients: str = "selected", keeps: Iterable[str] = ()) -> Part:
-    """Starts each round from the average, all but what it ``keeps``; is trained and uploaded."""
-    return Part(deepcopy(module), receives=name, uploads=name, recipients=recipients, keeps=frozenset(keeps))
+def shared(module: nn.Module, name: str, recipients: str = "selected", upload_only: Iterable[str] = ()) -> Part:
+    """Returns a part that is trained, uploaded and overwritten by the average, except for the ``upload_only`` tensors."""
+    names = frozenset(upload_only)
+    return Part(deepcopy(module), receive_from=name, upload_to=name, recipients=recipients, upload_only=names)
 
 
 def personal(module: nn.Module) -> Part:
-    """Trained, never leaves the client."""
+    """Returns a part that is trained and never leaves the client."""
     return Part(deepcopy(module))
 
 
-def frozen(module: nn.Module, name: str, recipients: str = "selected", evaluates: bool = False) -> Part:
-    """A copy of the server's part, not trained."""
-    return Part(deepcopy(module), trained=False, receives=name, recipients=recipients, evaluates=evaluates)
+def frozen(module: nn.Module, name: str, recipients: str = "selected", eval_mode: bool = False) -> Part:
+    """Returns an untrained copy of the server part ``name``."""
+    return Part(deepcopy(module), trained=False, receive_from=name, recipients=recipients, eval_mode=eval_mode)
 
 
-def constant(module: nn.Module) -> Part:
-    """Set once by the method's ``initial`` or ``received``, not trained, never leaves the client."""
+def client_buffer(module: nn.Module) -> Part:
+    """Returns an untrained part that a client keeps between rounds; the method's hooks write it."""
     return Part(deepcopy(module), trained=False)
 
 
-def passing(module: nn.Module, uploads: str | None = None) -> Part:
-    """Not trained, and gone when the round is over: what a client notes down while it trains."""
-    return Part(deepcopy(module), trained=False, uploads=uploads, kept=False)
+def round_buffer(module: nn.Module, upload_to: str | None = None) -> Part:
+    """Returns an untrained part that lasts for one round; the method's hooks write it."""
+    return Part(deepcopy(module), trained=False, upload_to=upload_to, persists=False)
 
 
-def stays_local(module: nn.Module, batch_norm: str) -> set[str]:
-    """Names of the tensors of a module that never leave a client under a policy for BatchNorm."""
+def local_tensor_names(module: nn.Module, batch_norm: str) -> set[str]:
+    """Returns the names of the tensors of ``module`` that never leave a client under a BatchNorm policy."""
     if batch_norm == "shared":
         return set()
     names = set(batch_norm_tensors(module))
     return names if batch_norm == "personal" else names - {name for name, _ in module.named_parameters()}
 
 
-def mirror(modules: Mapping[str, nn.Module], batch_norm: str) -> nn.Module:
-    """Zeros in the shape of all parameters of ``modules`` that are exchanged, as buffers ``"<module>.<name>"``.
+def zeros_like_parameters(modules: Mapping[str, nn.Module], batch_norm: str) -> nn.Module:
+    """Returns zero buffers ``"<module>.<name>"``, one for every exchanged parameter of ``modules``.
 
-    For what goes with a parameter: where it started, a control variate, a correction.
+    They hold a value per parameter: its value at the start of the round, a control variate, a correction.
 
-    >>> {name: tuple(zeros.shape) for name, zeros in mirror({"head": nn.Linear(3, 2)}, "shared").named_buffers()}
+    >>> zeros = zeros_like_parameters({"head": nn.Linear(3, 2)}, "shared")
+    >>> {name: tuple(buffer.shape) for name, buffer in zeros.named_buffers()}
     {'head.weight': (2, 3), 'head.bias': (2,)}
     """
     root = nn.Module()
     for part, module in modules.items():
-        root.add_module(part, twin(module, batch_norm))
+        root.add_module(part, parameters_as_buffers(module, batch_norm))
     for buffer in root.buffers():
         buffer.zero_()
     return root
 
 
-def twin(module: nn.Module, batch_norm: str) -> nn.Module:
-    """Copies of all parameters of a module that are exchanged, as buffers by the same names."""
-    root, local = nn.Module(), stays_local(module, batch_norm)
+def parameters_as_buffers(module: nn.Module, batch_norm: str) -> nn.Module:
+    """Returns copies of the exchanged parameters of ``module``, as buffers of the same names."""
+    root, local = nn.Module(), local_tensor_names(module, batch_norm)
     for name, parameter in module.named_parameters():
         if name not in local:
             holder, last = holder_of(root, name)
@@ -107,7 +109,7 @@ def twin(module: nn.Module, batch_norm: str) -> nn.Module:
 
 
 def holder_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """The module inside ``root`` that holds, or is to hold, the tensor named ``path``; and the tensor's name in it."""
+    """Returns the submodule of ``root`` that holds the tensor ``path``, created if missing, and the tensor's name in it."""
     *above, last = path.split(".")
     for step in above:
         if step not in root._modules:
@@ -116,8 +118,8 @@ def holder_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:
     return root, last
 
 
-def drawn_anew(module: nn.Module) -> nn.Module:
-    """A copy with initial values of its own, layer by layer as each draws them, from torch's generator."""
+def reinitialized(module: nn.Module) -> nn.Module:
+    """Returns a copy whose layers are reinitialized by ``reset_parameters()``, from torch's global generator."""
     module = deepcopy(module)
     for name, layer in module.named_modules():
         reset = getattr(layer, "reset_parameters", None)
@@ -125,8 +127,8 @@ def drawn_anew(module: nn.Module) -> nn.Module:
             reset()
         elif list(layer.parameters(recurse=False)):
             raise ConfigError(
-                f"the parameters of {name or 'the outermost module'} cannot be drawn anew, as {type(layer).__name__} "
-                "has no reset_parameters(); give it one, or start from the same values, as an option of the method says"
+                f"the parameters of {name or 'the outermost module'} cannot be reinitialized: {type(layer).__name__} has no "
+                "reset_parameters(); add one, or choose the method's option that starts all parts from the same values"
             )
     return module
 
@@ -141,7 +143,7 @@ class Client(nn.Module):
 
 
 def part_of(tensors: Mapping[str, Tensor], part: str) -> Tensors:
-    """The tensors of one part, by their names inside it.
+    """Returns the tensors of one part, by their names inside the part.
 
     >>> part_of({"head.weight": 1, "extractor.0.bias": 2}, "head")
     {'weight': 1}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import ADAPTED, Phase, Slope, Tensors
+from pfl_fast.methods.base import ADAPTED, GradientAt, Phase, Tensors
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.options import option
 
@@ -49,19 +49,19 @@ class PerFedAvg(FedAvg):
 
     def phases(self, round: int) -> list[Phase]:
         """One phase along the meta-gradient."""
-        epochs = self.setting.local_epochs * (2 if self.options.compat == "pfllib" else 1)
-        return [Phase(("extractor", "head"), self.loss, epochs, direction=self.direction)]
+        epochs = self.context.local_epochs * (2 if self.options.compat == "pfllib" else 1)
+        return [Phase(("extractor", "head"), self.loss, epochs, custom_gradient=self.custom_gradient)]
 
-    def direction(self, slope: Slope, w: Tensors, size: int, lr: float) -> Tensors:
+    def custom_gradient(self, gradient_at: GradientAt, w: Tensors, size: int, lr: float) -> Tensors:
         """``grad f(w'; B2)``, and what the Hessian takes away from it."""
         half = (size + 1) // 2
         first, second = (slice(0, half), slice(half, size)) if size >= HALVED else (slice(0, size), slice(0, size))
         alpha = lr if self.options.alpha is None else self.options.alpha
-        gradient = slope(moved(w, slope(w, first), -alpha), second)
+        gradient = gradient_at(moved(w, gradient_at(w, first), -alpha), second)
         if self.options.hessian == "first-order":
             return gradient
         delta = self.options.delta
-        ahead, behind = (slope(moved(w, gradient, sign * delta), first, noted=False) for sign in (1, -1))
+        ahead, behind = (gradient_at(moved(w, gradient, sign * delta), first, reported=False) for sign in (1, -1))
         return {n: g - alpha * (ahead[n] - behind[n]) / (2 * delta) if n in ahead else g for n, g in gradient.items()}
 
     def before_test(self, round: int, at: str) -> list[Phase]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Taken, Tensors, part_of, personal
+from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, PhaseProgress, Tensors, part_of, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -66,11 +66,11 @@ class PFedMe(FedAvg):
             Phase(
                 ("personal_extractor", "personal_head"),
                 self.loss,
-                self.setting.local_epochs,
+                self.context.local_epochs,
                 sgd={"lr": o.personal_lr},
-                pull={"personal_extractor": ("extractor", o.lam), "personal_head": ("head", o.lam)},
+                proximal={"personal_extractor": ("extractor", o.lam), "personal_head": ("head", o.lam)},
                 repeats=o.k,
-                adjust=decay if o.compat == "pfllib" else None,
+                edit_gradients=decay if o.compat == "pfllib" else None,
                 after_batch=self.follow,
             )
         ]
@@ -80,16 +80,18 @@ class PFedMe(FedAvg):
         logits: Tensor = client.personal_head(client.personal_extractor(batch.x))
         return logits
 
-    def received(self, client: Tensors, at: str) -> Tensors:
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
         """theta starts from w."""
         return as_theta(client) if at == "start" else {}
 
-    def follow(self, client: Tensors, taken: Taken) -> Tensors:
+    def follow(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """``w <- w - eta lam (w - theta)``; statistics are theta's."""
         found = {}
         for name in as_theta(client):
             w, theta = name.removeprefix("personal_"), client[name]
-            found[w] = client[w] - taken.lr * self.options.lam * (client[w] - theta) if w in self.parameters else theta
+            found[w] = (
+                client[w] - progress.lr * self.options.lam * (client[w] - theta) if w in self.parameters else theta
+            )
         return found
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:

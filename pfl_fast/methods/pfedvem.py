@@ -30,16 +30,16 @@ from pfl_fast.methods.base import (
     PARTS,
     Batch,
     Method,
-    Once,
     Part,
+    PerSampleCache,
     Phase,
     Tensors,
     averaged,
     cross_entropy,
     frozen,
     part_of,
-    passing,
     personal,
+    round_buffer,
     shared,
 )
 from pfl_fast.methods.fedrep import features
@@ -89,23 +89,23 @@ class PFedVEM(Method):
         self.names = [name for name, _ in mean.named_parameters()]
         return {
             "extractor": shared(backbone.extractor, "extractor", recipients="all"),
-            "head": Part(mean, uploads="head"),
+            "head": Part(mean, upload_to="head"),
             "spread": personal(spread),
             "prior": frozen(mean, "head", recipients="all"),
-            "precision": passing(Variance(), uploads="precision"),
+            "precision": round_buffer(Variance(), upload_to="precision"),
         }
 
     def phases(self, round: int) -> list[Phase]:
         """The head by all samples at once, on features that stay the same; then the extractor."""
         o = self.options
         sgd = {"lr": o.head_lr, "momentum": o.head_momentum, "weight_decay": 0.0}  # the prior is their decay
-        once = {"features": Once("extractor", features)}
+        cached = {"features": PerSampleCache("extractor", features)}
         return [
-            Phase(("head", "spread"), self.head_loss, o.head_epochs, once, sgd=sgd, whole=True),
-            Phase(("extractor",), self.extractor_loss, self.setting.local_epochs),
+            Phase(("head", "spread"), self.head_loss, o.head_epochs, cached, sgd=sgd, whole=True),
+            Phase(("extractor",), self.extractor_loss, self.context.local_epochs),
         ]
 
-    def received(self, client: Tensors, at: str) -> Tensors:
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
         """``rho_i^2``."""
         mean, prior, spread = (part_of(client, part) for part in ("head", "prior", "spread"))
         squares = [F.softplus(spread[n]).square() + (mean[n] - prior[n]).square() for n in self.names]
@@ -114,7 +114,7 @@ class PFedVEM(Method):
 
     def head_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Sum over samples of the cross entropy, and the distance to the prior."""
-        loss = self.drawn_loss(client, batch.once["features"], batch)
+        loss = self.drawn_loss(client, batch.cached["features"], batch)
         return len(batch.y) * loss + self.divergence(client), {}
 
     def extractor_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:

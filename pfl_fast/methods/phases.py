@@ -1,4 +1,4 @@
-"""Phases of local training: what is stepped, by which loss, for how long, and what is special about it."""
+"""Phases of local training: parts to train, loss, number of epochs, and deviations from plain SGD."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from pfl_fast.methods.parts import Client, Tensors
 
 @dataclass
 class Batch:
-    """What a loss or a prediction sees.
+    """Input of a loss or a prediction.
 
     Attributes:
         x: ``[b, ...]`` samples.
         y: ``[b]`` int64 labels.
-        seed: int64 scalar, the key of this step's noise for this client.
-        once: what the phase's ``once`` gave for these samples.
+        seed: int64 scalar, seed of the noise of this client and step.
+        cached: values of the phase's ``cached`` for these samples, by name.
     """
 
     x: Tensor
     y: Tensor
     seed: Tensor
-    once: Tensors = field(default_factory=dict)
+    cached: Tensors = field(default_factory=dict)
 
 
 Loss = Callable[[Client, Batch], tuple[Tensor, Tensors]]
 
 
 @dataclass(frozen=True)
-class Once:
-    """Something about a sample that local training does not change, such as the features of a frozen extractor.
+class PerSampleCache:
+    """A value per sample that local training does not change, such as the features of a frozen extractor.
 
-    The engine computes it once per round in large batches, and step by step only where the samples of a batch influence
-    each other (BatchNorm) or change (augmentation, dropout).
+    The engine computes it once per round, in large batches. It recomputes the value in every step if the value depends
+    on the batch (BatchNorm in training mode), on augmentation or on dropout.
 
     Attributes:
-        part: the one part it uses, not trained in the phase.
+        part: the only part used by ``compute``; the phase must not train it.
         compute: ``(client, x) -> [b, ...]``.
     """
 
@@ -48,13 +48,13 @@ class Once:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a client has done in a phase so far.
+class PhaseProgress:
+    """Progress of one client in a phase.
 
     Attributes:
-        steps: how many batches it has stepped on, an integer scalar.
-        lr: the learning rate of the round.
-        loss: of its last step.
+        steps: integer scalar, number of batches the client has stepped on.
+        lr: learning rate of the round.
+        loss: scalar, loss of the last step.
     """
 
     steps: Tensor
@@ -62,11 +62,14 @@ class Taken:
     loss: Tensor
 
 
-class Slope(Protocol):
-    """Gradients of the phase's loss, by name, at other values of what it trains, on some samples of the batch."""
+class GradientAt(Protocol):
+    """Computes gradients of the phase's loss, by parameter name, at any values of the trained parameters."""
 
-    def __call__(self, values: Tensors, samples: slice = ..., noted: bool = True) -> Tensors:
-        """At ``values``, on ``samples``; the last loss that is ``noted`` is the one that is reported for the step."""
+    def __call__(self, values: Tensors, samples: slice = ..., reported: bool = True) -> Tensors:
+        """Returns the gradients at ``values`` on ``samples`` of the batch.
+
+        The step reports the loss of the last call with ``reported=True``.
+        """
         ...
 
 
@@ -75,47 +78,47 @@ class Phase:
     """A stretch of local training.
 
     Attributes:
-        train: names of the parts that are stepped; the others stay as they are.
-        loss: ``(client, batch) -> (loss, recorded)``; what is recorded (scalars by name) is averaged over the samples
-            of the round, per client, and goes into the results.
-        epochs: passes over the client's samples.
-        once: by name, what to put into ``batch.once``.
-        turns: parts that are stepped in the first batch of an epoch, in the second and so on, then from the beginning
-            again; none: all of ``train`` in every batch.
-        adam: parts that Adam steps instead of SGD, and its learning rate; its moments start from zero in each round.
-        sgd: ``lr``, ``momentum`` or ``weight_decay`` in this phase, in the place of the run's.
-        pull: parts that are pulled to others while they are stepped, and how strongly: ``{"head": ("start.head", mu)}``
-            adds ``mu * (w - center)`` to the gradient of w, where there is such a centre.
-        repeats: steps in a row on each batch; its loss is then that before the last of them.
-        limit: how many batches of an epoch are used, given how many there are; may not fall when there are more.
-        whole: an epoch is one step on all samples that its batches would have had.
-        direction: ``(slope, values, size, lr) -> gradients`` by name, in the place of the gradients at the ``values``
-            of what is trained: ``slope`` gives those at other values, on some of the ``size`` samples of the batch.
-            Tensors may be those of a stack of clients: only arithmetic that goes element by element is allowed.
-        adjust: ``(client, gradients) -> gradients`` by name, before a step.
-        moves: ``(client, seed) -> flags`` by name of the parameter, whether a step may change it at all, its momentum
-            and decay included; parameters that are not named always move.
-        after_step: ``client -> values`` by name, to be written after each step.
-        after_batch: ``(client, taken) -> values``, after the steps on a batch.
-        after_epoch: the same, after each epoch.
-        after: the same, after the phase.
+        train: names of the parts to train.
+        loss: ``(client, batch) -> (loss, recorded)``. Recorded scalars are averaged over the client's samples of the
+            round and written to the results.
+        epochs: number of passes over the client's training samples.
+        cached: values per sample to pass as ``batch.cached``, by name.
+        rotation: parts to train in the first batch of an epoch, in the second and so on, cyclically; empty: all of
+            ``train`` in every batch.
+        adam: learning rates of the parts that Adam trains instead of SGD; its moments start from zero in every round.
+        sgd: ``lr``, ``momentum`` or ``weight_decay`` of this phase, overriding the run's.
+        proximal: proximal terms: ``{"head": ("start.head", mu)}`` adds ``mu * (w - center)`` to the gradient of each
+            parameter w of the head that has a center of the same name in ``start.head``.
+        repeats: number of consecutive steps on each batch; the reported loss is that of the last one.
+        limit: ``number of batches of an epoch -> number of batches to use``; must not decrease.
+        whole: an epoch is a single step on the samples of all its batches.
+        custom_gradient: ``(gradient_at, values, size, lr) -> gradients`` by name, computed instead of the gradients at
+            the current ``values``; ``size`` is the number of samples of the batch. The tensors may be stacked over
+            clients, so only elementwise arithmetic is allowed.
+        edit_gradients: ``(client, gradients) -> gradients`` by name, before a step.
+        update_mask: ``(client, seed) -> flags`` by parameter name: False freezes the parameter and its momentum in
+            this step. Parameters without a flag are updated.
+        after_step: ``client -> values`` by name, written after every step.
+        after_batch: ``(client, progress) -> values`` by name, written after the steps on a batch.
+        after_epoch: as ``after_batch``, after every epoch.
+        after: as ``after_batch``, after the phase.
     """
 
     train: tuple[str, ...]
     loss: Loss
     epochs: int
-    once: Mapping[str, Once] = field(default_factory=dict)
-    turns: tuple[tuple[str, ...], ...] = ()
+    cached: Mapping[str, PerSampleCache] = field(default_factory=dict)
+    rotation: tuple[tuple[str, ...], ...] = ()
     adam: Mapping[str, float] = field(default_factory=dict)
     sgd: Mapping[str, float] = field(default_factory=dict)
-    pull: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    proximal: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     repeats: int = 1
     limit: Callable[[int], int] | None = None
     whole: bool = False
-    direction: Callable[[Slope, Tensors, int, float], Tensors] | None = None
-    adjust: Callable[[Tensors, Tensors], Tensors] | None = None
-    moves: Callable[[Tensors, Tensor], Tensors] | None = None
+    custom_gradient: Callable[[GradientAt, Tensors, int, float], Tensors] | None = None
+    edit_gradients: Callable[[Tensors, Tensors], Tensors] | None = None
+    update_mask: Callable[[Tensors, Tensor], Tensors] | None = None
     after_step: Callable[[Tensors], Tensors] | None = None
-    after_batch: Callable[[Tensors, Taken], Tensors] | None = None
-    after_epoch: Callable[[Tensors, Taken], Tensors] | None = None
-    after: Callable[[Tensors, Taken], Tensors] | None = None
+    after_batch: Callable[[Tensors, PhaseProgress], Tensors] | None = None
+    after_epoch: Callable[[Tensors, PhaseProgress], Tensors] | None = None
+    after: Callable[[Tensors, PhaseProgress], Tensors] | None = None

@@ -16,7 +16,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import Part, Phase, Taken, Tensors, averaged, constant, frozen, mirror, part_of, passing
+from pfl_fast.methods.base import (
+    Part,
+    Phase,
+    PhaseProgress,
+    Tensors,
+    averaged,
+    client_buffer,
+    frozen,
+    part_of,
+    round_buffer,
+    zeros_like_parameters,
+)
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -47,22 +58,22 @@ class Scaffold(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's; x; c_i, c, and what c_i changes by."""
-        zeros = mirror({"extractor": backbone.extractor, "head": backbone.head}, self.setting.batch_norm)
+        zeros = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
         self.corrected = [name for name, _ in zeros.named_buffers()]
         return {
             **super().parts(backbone),
-            "start": passing(zeros),
-            "control": constant(zeros),
+            "start": round_buffer(zeros),
+            "control": client_buffer(zeros),
             "global_control": frozen(zeros, "control"),
-            "change": passing(zeros, uploads="control"),
+            "change": round_buffer(zeros, upload_to="control"),
         }
 
     def phases(self, round: int) -> list[Phase]:
         """One phase, whose gradients are corrected."""
         train = ("extractor", "head")
-        return [Phase(train, self.loss, self.setting.local_epochs, adjust=self.correct, after=self.renew)]
+        return [Phase(train, self.loss, self.context.local_epochs, edit_gradients=self.correct, after=self.renew)]
 
-    def received(self, client: Tensors, at: str) -> Tensors:
+    def on_receive(self, client: Tensors, at: str) -> Tensors:
         """x."""
         return {f"start.{name}": client[name] for name in self.corrected} if at == "start" else {}
 
@@ -71,10 +82,10 @@ class Scaffold(FedAvg):
         mine, everyones = part_of(client, "control"), part_of(client, "global_control")
         return {n: g - mine[n] + everyones[n] if n in mine else g for n, g in gradients.items()}
 
-    def renew(self, client: Tensors, taken: Taken) -> Tensors:
+    def renew(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """``c_i+``, and ``c_i+ - c_i = (x - y) / (K eta) - c``."""
         found: Tensors = {}
-        walked = taken.steps * taken.lr
+        walked = progress.steps * progress.lr
         for name in self.corrected:
             mean_gradient = torch.where(walked > 0, (client[f"start.{name}"] - client[name]) / walked, 0)
             change = mean_gradient - client[f"global_control.{name}"]
@@ -86,6 +97,6 @@ class Scaffold(FedAvg):
         means = averaged(uploads, torch.full_like(sizes, 1 / len(sizes)))
         for name in self.corrected:
             means[name] = server[name] + self.options.server_lr * (means[name] - server[name])
-            share = len(sizes) / self.setting.clients
+            share = len(sizes) / self.context.clients
             means[f"control.{name}"] = server[f"control.{name}"] + share * means[f"control.{name}"]
         return means

@@ -3,7 +3,7 @@
 from pfl_fast.nn.conditional_policy import ConditionalPolicy
 from pfl_fast.nn.conv_relu_pool import ConvReluPool
 from pfl_fast.nn.feature_selector import FeatureSelector
-from pfl_fast.nn.linear import Linear, LinearCalls, replace_linear
+from pfl_fast.nn.linear import Linear, LinearRecorder, replace_linear
 from pfl_fast.nn.orthogonal_projector import OrthogonalProjector
 from pfl_fast.nn.seeded_dropout import SeededDropout, replace_dropout, seed_dropout, seed_names
 
@@ -12,7 +12,7 @@ __all__ = [
     "ConvReluPool",
     "FeatureSelector",
     "Linear",
-    "LinearCalls",
+    "LinearRecorder",
     "OrthogonalProjector",
     "SeededDropout",
     "replace_dropout",

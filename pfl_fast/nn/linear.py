@@ -1,9 +1,8 @@
-"""The fully connected layer of clients that train with few samples at a time.
+"""A drop-in ``nn.Linear`` that can record its calls, so that a weight is updated without a gradient tensor.
 
     y = x W^T + b        dL/dW = (dL/dy)^T x
 
-Whoever has x and dL/dy has the gradient of W as two factors that are small where samples are few: the layer can note
-them, so that W is stepped without a gradient of its size.
+The gradient of W is a product of two factors, x and dL/dy, which are small if the batch is small.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 @dataclass(frozen=True)
 class LinearCall:
-    """One call of a layer.
+    """One recorded call of a layer.
 
     Attributes:
-        layer: which.
-        x: ``[b, k]``, what it was given.
-        y: where in the graph the gradient of its result arises, whatever is done to the result in place later on.
-        version: of x's values, which change if something is done to x in place.
+        layer: the layer.
+        x: ``[b, k]`` input.
+        y: gradient edge of the output, valid even if the output is later changed in place.
+        version: autograd version counter of ``x`` at the call.
     """
 
     layer: Linear
@@ -39,7 +38,7 @@ class LinearCall:
     version: int
 
     def check(self) -> None:
-        """As autograd does: a gradient cannot be had any more if what it is made of was changed."""
+        """Raises RuntimeError if ``x`` was changed in place after the call, as autograd does."""
         if self.x._version != self.version:
             raise RuntimeError(
                 f"the input {list(self.x.shape)} of {self.layer} was changed in place after the layer saw it, and is "
@@ -48,47 +47,47 @@ class LinearCall:
 
 
 @dataclass
-class LinearCalls:
-    """Where layers note their calls, in turn, while it is open."""
+class LinearRecorder:
+    """Calls of the layers that share this recorder, in order, while ``enabled``."""
 
-    open: bool = False
+    enabled: bool = False
     calls: list[LinearCall] = field(default_factory=list)
 
 
 class Linear(nn.Linear):
-    """``nn.Linear`` by :func:`pfl_fast.ops.linear`, which notes its calls where ``notes`` says so.
+    """``nn.Linear`` computed by :func:`pfl_fast.ops.linear`; records its calls in ``recorder``.
 
-    It has the parameters of ``nn.Linear``, of the same names and initial values. Under autocast, and for anything but
-    ``[b, k]``, it does what ``nn.Linear`` does.
+    Parameters have the names and initial values of ``nn.Linear``. Under autocast, and for inputs other than ``[b, k]``,
+    the layer falls back to ``F.linear``.
 
-    A call that is noted leaves the weight out of the graph: the gradient of the weight does not come from autograd
-    then, but is for whoever asked for the calls to make. Noted are calls on ``[b, k]`` with gradients enabled, while
-    the weight is a leaf that wants one.
+    While recording is on, the weight is detached from the graph; the owner of the recorder computes its gradient from
+    the recorded input and output gradient. Calls on ``[b, k]`` are recorded if gradients are enabled and the weight is
+    a leaf that requires a gradient.
 
     >>> layer, x = Linear(3, 2), torch.ones(4, 3)
-    >>> layer.notes = LinearCalls(open=True)
+    >>> layer.recorder = LinearRecorder(enabled=True)
     >>> loss = layer(x).sum()
-    >>> (call,) = layer.notes.calls
+    >>> (call,) = layer.recorder.calls
     >>> (dy,) = torch.autograd.grad(loss, [call.y])
     >>> dy.t() @ call.x
     tensor([[4., 4., 4.],
             [4., 4., 4.]])
     """
 
-    notes: LinearCalls | None = None
+    recorder: LinearRecorder | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, n]`` for ``[b, k]``."""
-        weight, notes = self.weight, self.notes
+        """Returns ``[b, n]`` for ``[b, k]``."""
+        weight, recorder = self.weight, self.recorder
         if x.dim() != 2 or torch.is_autocast_enabled(x.device.type):
             return F.linear(x, weight, self.bias)
         product = F.linear if is_for_torch(x, weight) else ops.linear
-        if notes is None or not notes.open or not _wants_gradient(weight):
+        if recorder is None or not recorder.enabled or not _wants_gradient(weight):
             return product(x, weight, self.bias)
         if not x.requires_grad:
-            x = x.detach().requires_grad_()  # so that the result has a place in the graph
+            x = x.detach().requires_grad_()  # the output needs a node in the graph
         y = product(x, weight.detach(), self.bias)
-        notes.calls.append(LinearCall(self, x.detach(), get_gradient_edge(y), x._version))
+        recorder.calls.append(LinearCall(self, x.detach(), get_gradient_edge(y), x._version))
         return y
 
 
@@ -97,9 +96,9 @@ def _wants_gradient(weight: Tensor) -> bool:
 
 
 def replace_linear(module: _Module) -> _Module:
-    """Makes every ``nn.Linear`` in ``module`` a :class:`Linear`, with all it has; subclasses stay what they are.
+    """Turns every ``nn.Linear`` in ``module`` into a :class:`Linear`, in place, and returns ``module``.
 
-    The module is changed in place, and returned.
+    Subclasses of ``nn.Linear`` are left unchanged.
 
     >>> type(replace_linear(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))[0]).__module__
     'pfl_fast.nn.linear'

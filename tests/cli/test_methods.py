@@ -78,8 +78,8 @@ def test_fedcp():
         "receives": "extractor",
         "uploads": None,
         "recipients": "selected",
-        "mixes": None,
-        "kept": True,
+        "mixture_of": None,
+        "persists": True,
     }
     assert parts["head"]["uploads"] is None
     assert parts["global_head"]["uploads"] == "head"

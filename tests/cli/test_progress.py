@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from pfl_fast.cli.progress import FEW_LINES, Bar, Lines
-from pfl_fast.engine.records import RoundRecord
+from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.sampling import Cohort
 
 

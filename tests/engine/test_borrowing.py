@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pfl_fast.engine.training import SingleTrainer
+from pfl_fast.engine.local.single import SingleTrainer
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
@@ -33,14 +33,14 @@ def train(running, client, phases=None):
     server, worker = running.server, running.server.executor.workers[0]
     view = server.state.view(client, server.tensors)
     before = {name: tensor.clone() for name, tensor in view.items()}
-    (trained,) = worker.train([client], [view], phases or server.method.phases(1), server.descent(1), stack=False)
+    (trained,) = worker.train([client], [view], phases or server.method.phases(1), server.step_settings(1), stack=False)
     assert all(torch.equal(view[name], before[name]) for name in view)
     return view, trained.tensors
 
 
 def borrowed_by(running):
     server = running.server
-    return server.executor.workers[0].single.borrowed(server.method.phases(1), server.descent(1))
+    return server.executor.workers[0].single.borrowed(server.method.phases(1), server.step_settings(1))
 
 
 def same_memory(a, b):
@@ -51,7 +51,7 @@ def test_what_is_trained_moves_and_what_is_not_stays():
     with closing(toys.experiment("fedcp")) as running:
         view, tensors = train(running, 0)
         trained = {part for phase in running.server.method.phases(1) for part in phase.train}
-        frozen = {e.key for e in running.layout.entries if e.parameter and e.part not in trained}
+        frozen = {e.key for e in running.part_table.specs if e.parameter and e.part not in trained}
         borrowed = borrowed_by(running)
         assert {"extractor.1.weight", "head.weight"} < {name for name, moves in borrowed.items() if moves}
         assert "extractor.1.bias" not in borrowed

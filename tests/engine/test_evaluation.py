@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from pfl_fast.engine.events import Listener
-from pfl_fast.engine.metrics import score
-from pfl_fast.engine.records import summarise_run
+from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.metrics import score
+from pfl_fast.engine.results.records import summarise_run
 from pfl_fast.engine.sampling import sample
-from pfl_fast.engine.updates import Descent
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
@@ -34,7 +34,7 @@ def test_after_aggregation_clients_are_tested_with_what_they_hold(method, who):
     values = {"join_ratio": 0.4, "eval_clients": who, "tests": 11}
     running = toys.experiment(method, **values)
     record = next(record for record in running.rounds() if record["round"] == 2)  # not after a finale
-    clients = range(5) if who == "all" else sample(running.settings, 5, 2).trains
+    clients = range(5) if who == "all" else sample(running.settings, 5, 2).training
     expected = by_hand(running, clients)
     assert record["test_accuracy_after_agg"] == pytest.approx(expected[0])
     assert record["test_accuracy_after_agg_by_client"] == pytest.approx(expected[1])
@@ -150,8 +150,8 @@ def test_who_has_a_global_model(method, values, there):
 @pytest.mark.parametrize(("decay", "expected"), [(1.0, [0.1, 0.1, 0.1]), (0.5, [0.1, 0.05, 0.025]), (0.0, [0.1, 0, 0])])
 def test_learning_rate_by_round(decay, expected):
     running = toys.experiment("fedavg", lr_decay=decay)
-    descents = [running.server.descent(number) for number in (1, 2, 3)]
-    assert all(isinstance(d, Descent) for d in descents)
+    descents = [running.server.step_settings(number) for number in (1, 2, 3)]
+    assert all(isinstance(d, StepSettings) for d in descents)
     assert [d.lr for d in descents] == pytest.approx(expected)
     running.close()
 

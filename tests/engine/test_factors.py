@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from pfl_fast.engine.factors import LinearLayers
+from pfl_fast.engine.local.linear_gradients import LinearGradients
 from pfl_fast.methods.base import Batch, Client
 from pfl_fast.nn import replace_linear
 
@@ -46,9 +46,9 @@ def batch():
 def test_a_step_by_factors_is_one_by_gradients(loss, trained):
     mine, theirs = client(), client()
     replace_linear(mine)
-    layers = LinearLayers(mine)
+    layers = LinearGradients(mine)
     parameters = {name: p for name, p in mine.named_parameters() if name.split(".")[0] in trained}
-    dense, factors = layers.gradients(layers.noted(loss, mine, batch())[0], parameters)
+    dense, factors = layers.gradients(layers.record(loss, mine, batch())[0], parameters)
     expected = torch.autograd.grad(
         loss(theirs, batch())[0], [theirs.get_parameter(name) for name in parameters], allow_unused=True
     )
@@ -61,43 +61,43 @@ def test_a_step_by_factors_is_one_by_gradients(loss, trained):
         torch.testing.assert_close(found, gradient)
         if name in factors:
             stepped = parameter.detach().clone()
-            factors[name].descend_(stepped, stepped, LR, DECAY)
+            factors[name].sgd_step_(stepped, stepped, LR, DECAY)
             torch.testing.assert_close(stepped, parameter - LR * (gradient + DECAY * parameter))
             elsewhere = torch.empty_like(stepped)
-            factors[name].descend_(elsewhere, parameter.detach(), LR, DECAY)
+            factors[name].sgd_step_(elsewhere, parameter.detach(), LR, DECAY)
             assert torch.equal(elsewhere, stepped)
 
 
 def test_which_gradients_have_factors():
     mine = client()
     replace_linear(mine)
-    layers, parameters = LinearLayers(mine), dict(mine.named_parameters())
-    _, factors = layers.gradients(layers.noted(once, mine, batch())[0], parameters)
+    layers, parameters = LinearGradients(mine), dict(mine.named_parameters())
+    _, factors = layers.gradients(layers.record(once, mine, batch())[0], parameters)
     assert set(factors) == {"extractor.0.weight", "extractor.2.weight", "head.weight"}
-    _, factors = layers.gradients(layers.noted(weights_too, mine, batch())[0], parameters)
+    _, factors = layers.gradients(layers.record(weights_too, mine, batch())[0], parameters)
     assert set(factors) == {"extractor.0.weight", "extractor.2.weight"}
 
 
 def test_products_take_the_memory_of_the_last_ones_and_nothing_holds_the_graph():
     mine = client()
     replace_linear(mine)
-    layers, parameters = LinearLayers(mine), dict(mine.named_parameters())
+    layers, parameters = LinearGradients(mine), dict(mine.named_parameters())
     places = []
     for _ in range(2):
-        _, factors = layers.gradients(layers.noted(once, mine, batch())[0], parameters)
+        _, factors = layers.gradients(layers.record(once, mine, batch())[0], parameters)
         places.append(layers.product("head.weight", factors["head.weight"]).data_ptr())
     assert places[0] == places[1]
-    assert layers.notes.calls == []
-    assert not layers.notes.open
+    assert layers.recorder.calls == []
+    assert not layers.recorder.enabled
 
 
 def test_an_error_in_the_loss_ends_the_noting():
     mine = client()
     replace_linear(mine)
-    layers = LinearLayers(mine)
+    layers = LinearGradients(mine)
     with pytest.raises(RuntimeError):
-        layers.noted(once, mine, Batch(torch.randn(7, 5).double(), torch.zeros(7).long(), torch.tensor(0)))
-    assert not layers.notes.open
+        layers.record(once, mine, Batch(torch.randn(7, 5).double(), torch.zeros(7).long(), torch.tensor(0)))
+    assert not layers.recorder.enabled
 
 
 def test_what_a_layer_saw_must_not_be_changed_before_its_gradient_is_taken():
@@ -109,7 +109,7 @@ def test_what_a_layer_saw_must_not_be_changed_before_its_gradient_is_taken():
 
     mine = client()
     replace_linear(mine)
-    layers = LinearLayers(mine)
-    value, _ = layers.noted(loss, mine, batch())
+    layers = LinearGradients(mine)
+    value, _ = layers.record(loss, mine, batch())
     with pytest.raises(RuntimeError, match=r"input \[7, 4\] of Linear.* was changed in place"):
         layers.gradients(value, dict(mine.named_parameters()))

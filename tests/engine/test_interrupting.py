@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from pfl_fast.engine import executor as executor_module
+from pfl_fast.engine.local.single import Interrupted
 from pfl_fast.engine.server import NotFinite
 from pfl_fast.engine.stopping import StopFlag
-from pfl_fast.engine.training import Interrupted
 from tests.engine import toys
 
 pytestmark = pytest.mark.usefixtures("one_core")

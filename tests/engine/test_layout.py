@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import constant, frozen, personal, shared
+from pfl_fast.methods.base import client_buffer, frozen, personal, shared
 from pfl_fast.models import batch_norm_tensors
 from tests.engine import toys
 
@@ -19,13 +19,13 @@ def layout_of(batch_norm="shared", everyone_receives=False, recipients="selected
         "extractor": shared(model.extractor, "extractor", recipients),
         "copy": frozen(model.extractor, "extractor"),
         "head": personal(model.head),
-        "fixed": constant(nn.BatchNorm1d(2)),
+        "fixed": client_buffer(nn.BatchNorm1d(2)),
     }
-    return Layout(parts, batch_norm, everyone_receives, **options)
+    return PartTable(parts, batch_norm, everyone_receives, **options)
 
 
-def names(entries, part):
-    return {e.key.removeprefix(part + ".") for e in entries if e.part == part}
+def names(specs, part):
+    return {e.key.removeprefix(part + ".") for e in specs if e.part == part}
 
 
 @pytest.mark.parametrize(
@@ -37,18 +37,18 @@ def names(entries, part):
     ],
 )
 def test_what_of_batch_norm_is_exchanged(policy, exchanged):
-    layout = layout_of(policy)
-    assert names(layout.uploaded, "extractor") == exchanged
-    assert names(layout.received, "extractor") == names(layout.received, "copy") == exchanged
-    assert layout.server_has_statistics == (policy == "shared")
+    part_table = layout_of(policy)
+    assert names(part_table.uploaded, "extractor") == exchanged
+    assert names(part_table.received, "extractor") == names(part_table.received, "copy") == exchanged
+    assert part_table.server_has_statistics == (policy == "shared")
 
 
 def test_who_sends_and_who_receives():
-    layout = layout_of()
-    assert {e.part for e in layout.uploaded} == {"extractor"}
-    assert {e.part for e in layout.received} == {"extractor", "copy"}
-    assert {e.receives for e in layout.received} == {e.uploads for e in layout.uploaded}
-    assert set(layout.new_server()) == {f"extractor.{name}" for name in REST | AFFINE | STATISTICS}
+    part_table = layout_of()
+    assert {e.part for e in part_table.uploaded} == {"extractor"}
+    assert {e.part for e in part_table.received} == {"extractor", "copy"}
+    assert {e.receive_from for e in part_table.received} == {e.upload_to for e in part_table.uploaded}
+    assert set(part_table.new_server()) == {f"extractor.{name}" for name in REST | AFFINE | STATISTICS}
 
 
 @pytest.mark.parametrize(
@@ -60,31 +60,31 @@ def test_who_sends_and_who_receives():
     ],
 )
 def test_what_is_stored(options, stored):
-    layout = layout_of(**options)
-    assert {e.part for e in layout.stored} == stored
-    assert layout.bytes_per_client() == sum(e.value.nbytes for e in layout.entries if e.part in stored)
+    part_table = layout_of(**options)
+    assert {e.part for e in part_table.stored} == stored
+    assert part_table.bytes_per_client() == sum(e.value.nbytes for e in part_table.specs if e.part in stored)
 
 
 def test_what_stays_local_is_stored_even_if_all_receive():
-    layout = layout_of("personal", everyone_receives=True)
-    assert names(layout.stored, "extractor") == names(layout.stored, "copy") == AFFINE | STATISTICS
+    part_table = layout_of("personal", everyone_receives=True)
+    assert names(part_table.stored, "extractor") == names(part_table.stored, "copy") == AFFINE | STATISTICS
 
 
 def test_momentum_for_every_trained_parameter_and_no_other():
-    layout = layout_of(momentum="kept")
-    found = {e.key for e in layout.entries if e.part == "momentum"}
+    part_table = layout_of(momentum="kept")
+    found = {e.key for e in part_table.specs if e.part == "momentum"}
     trained = {f"extractor.{name}" for name in REST | AFFINE} | {"head.weight", "head.bias"}
     assert found == {f"momentum.{name}" for name in trained}
-    assert all((layout.common[name] == 0).all() for name in found)
-    assert found <= {e.key for e in layout.stored}
+    assert all((part_table.common[name] == 0).all() for name in found)
+    assert found <= {e.key for e in part_table.stored}
     fresh = layout_of(momentum="round")
     assert not found & {e.key for e in fresh.stored}
-    assert not any(e.part == "momentum" for e in layout_of().entries)
+    assert not any(e.part == "momentum" for e in layout_of().specs)
 
 
 def test_parameters_and_buffers_are_told_apart_and_converted():
-    layout = layout_of(dtype=torch.float64)
-    by_key = {e.key: e for e in layout.entries}
+    part_table = layout_of(dtype=torch.float64)
+    by_key = {e.key: e for e in part_table.specs}
     assert by_key["extractor.2.weight"].parameter
     assert not by_key["extractor.2.running_mean"].parameter
     assert by_key["extractor.2.running_mean"].value.dtype == torch.float64
@@ -94,11 +94,11 @@ def test_parameters_and_buffers_are_told_apart_and_converted():
 def test_a_table_of_its_own():
     """Neither the model that was given nor two clients share memory."""
     model = toys.plain()
-    layout = Layout({"head": personal(model.head)}, "shared", False)
-    one, other = layout.new_client(torch.device("cpu")), layout.new_client(torch.device("cpu"))
-    addresses = {m.weight.data_ptr() for m in (model.head, layout.client.head, one.head, other.head)}
+    part_table = PartTable({"head": personal(model.head)}, "shared", False)
+    one, other = part_table.new_client(torch.device("cpu")), part_table.new_client(torch.device("cpu"))
+    addresses = {m.weight.data_ptr() for m in (model.head, part_table.client.head, one.head, other.head)}
     assert len(addresses) == 4
-    assert layout.common["head.weight"].data_ptr() == layout.client.head.weight.data_ptr(), "kept once"
+    assert part_table.common["head.weight"].data_ptr() == part_table.client.head.weight.data_ptr(), "kept once"
 
 
 def test_one_parameter_under_two_names_is_refused():
@@ -106,11 +106,11 @@ def test_one_parameter_under_two_names_is_refused():
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     tied[1].weight = tied[0].weight
     with pytest.raises(ConfigError, match=r"extractor\.1\.weight is another parameter under a second name"):
-        Layout({"extractor": shared(tied, "extractor")}, "shared", False)
+        PartTable({"extractor": shared(tied, "extractor")}, "shared", False)
 
 
 def test_batch_norm_is_found_by_type_not_by_name():
     misnamed = nn.ModuleDict({"bn": nn.Linear(2, 2), "downsample": nn.Sequential(nn.Identity(), nn.BatchNorm1d(2))})
     assert {name.split(".")[0] for name in batch_norm_tensors(misnamed)} == {"downsample"}
-    layout = Layout({"extractor": shared(misnamed, "extractor")}, "personal", False)
-    assert names(layout.uploaded, "extractor") == {"bn.weight", "bn.bias"}
+    part_table = PartTable({"extractor": shared(misnamed, "extractor")}, "personal", False)
+    assert names(part_table.uploaded, "extractor") == {"bn.weight", "bn.bias"}

@@ -19,7 +19,7 @@ def wide(width=WIDE):
 
 
 def trial_of(experiment):
-    return Trial(experiment.layout, experiment.method, experiment.data, experiment.settings)
+    return Trial(experiment.part_table, experiment.method, experiment.data, experiment.settings)
 
 
 def test_allocations_are_counted_while_they_live():
@@ -56,14 +56,14 @@ def test_gradients_and_saved_activations_are_counted():
 def test_trying_leaves_initial_values_and_results_as_they_are(method):
     values = {"model": toys.with_batch_norm(), "momentum": 0.5}
     asked = toys.experiment(method, **values)
-    before = {name: value.clone() for name, value in asked.layout.common.items()}
-    modules = {name: value.clone() for name, value in asked.layout.client.state_dict().items()}
+    before = {name: value.clone() for name, value in asked.part_table.common.items()}
+    modules = {name: value.clone() for name, value in asked.part_table.client.state_dict().items()}
     estimate = asked.memory()
     assert asked.memory() is estimate
     asked.run()
-    assert all(torch.equal(value, before[name]) for name, value in asked.layout.common.items())
-    assert all(torch.equal(value, modules[name]) for name, value in asked.layout.client.state_dict().items())
-    assert all(not value.any() for name, value in asked.layout.common.items() if "momentum." in name)
+    assert all(torch.equal(value, before[name]) for name, value in asked.part_table.common.items())
+    assert all(torch.equal(value, modules[name]) for name, value in asked.part_table.client.state_dict().items())
+    assert all(not value.any() for name, value in asked.part_table.common.items() if "momentum." in name)
     assert estimate.total == sum(
         [estimate.program, estimate.samples, estimate.client_state, estimate.server, estimate.training]
     )
@@ -72,7 +72,7 @@ def test_trying_leaves_initial_values_and_results_as_they_are(method):
 @pytest.mark.parametrize(("momentum", "made"), [(0.0, False), (0.9, True)])
 def test_a_step_takes_gradients_once_and_those_of_linear_layers_only_for_momentum(momentum, made):
     experiment = toys.experiment("fedavg", model=wide(), momentum=momentum, dtype="float32")
-    parameters = [e.value for e in experiment.layout.entries if e.parameter]
+    parameters = [e.value for e in experiment.part_table.specs if e.parameter]
     gradients = sum(p.nbytes for p in parameters if made or p.dim() != 2)
     activations = experiment.settings.batch_size * WIDE * 4
     assert gradients + activations <= trial_of(experiment).step_bytes() <= gradients + 6 * activations
@@ -99,11 +99,11 @@ def test_the_more_train_at_once_the_more_is_needed():
 
 def test_workers_hold_no_initial_values_of_their_own():
     experiment = toys.experiment("fedpick", model=wide(), executor="threads", workers=2)
-    initial = {name: p.data_ptr() for name, p in experiment.layout.client.named_parameters()}
+    initial = {name: p.data_ptr() for name, p in experiment.part_table.client.named_parameters()}
     for worker in experiment.server.executor.workers:
         for trainer in (worker.single, worker.stacked):
             assert {name: p.data_ptr() for name, p in trainer.client.named_parameters()} == initial
-    for entry in experiment.layout.of_model:
+    for entry in experiment.part_table.of_model:
         if entry.parameter:
             assert entry.value.data_ptr() == initial[entry.key]
     experiment.close()

@@ -41,7 +41,7 @@ def copies_per_round(executor, keeps=False):
         seen.append(resident())
     experiment.close()
     slope = statistics.linear_regression(range(FIRST, ROUNDS), seen[FIRST:]).slope
-    return slope / sum(p.nbytes for p in experiment.layout.client.parameters())
+    return slope / sum(p.nbytes for p in experiment.part_table.client.parameters())
 
 
 def in_a_process_of_its_own(executor, keeps=False):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import label_binarize
 
-from pfl_fast.engine.metrics import Score, last_mean, micro_auc, score, summarise
+from pfl_fast.engine.results.metrics import Score, last_mean, micro_auc, score, summarise
 
 
 def by_sklearn(probabilities, y):

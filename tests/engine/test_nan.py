@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from pfl_fast.engine.local.single import first_not_finite
 from pfl_fast.engine.server import NotFinite
-from pfl_fast.engine.training import first_not_finite
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
@@ -73,7 +73,7 @@ def test_skip_is_as_if_the_client_were_not_there(method, executor):
         executor="sequential",
     )
     # Some divide by the number of all clients, and it is one of them.
-    alone.method.setting = replace(alone.method.setting, clients=len(SIZES))
+    alone.method.context = replace(alone.method.context, clients=len(SIZES))
     alone.run()
     theirs = toys.state_of(alone)
     # Tables over clients have a row and a column more.
@@ -90,7 +90,7 @@ def test_skip_is_as_if_the_client_were_not_there(method, executor):
 def test_a_skipped_client_keeps_what_was_its_own(method):
     values = {"sizes": SIZES, "dataset": with_nan(), "on_nan": "skip", "momentum": 0.5, "keep_momentum": True}
     untrained = toys.experiment(method, **values)
-    own = [entry.key for entry in untrained.layout.stored if entry.receives is None]
+    own = [entry.key for entry in untrained.part_table.stored if entry.receive_from is None]
     before = untrained.server.state.row(BAD)
     with toys.ran(method, **values) as running:
         after = running.server.state.row(BAD)
@@ -105,7 +105,7 @@ def test_if_all_are_skipped_the_server_stays(executor):
     with toys.ran("fedavg", **values) as running:
         assert [r["skipped"] for r in running.records] == [list(range(len(toys.RAGGED)))] * 2
         assert [r["train_loss"] for r in running.records] == [None, None]
-        assert toys.differences(running.server.tensors, running.layout.new_server(), 0) == {}
+        assert toys.differences(running.server.tensors, running.part_table.new_server(), 0) == {}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

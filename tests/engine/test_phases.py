@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pfl_fast.engine.updates import Descent
+from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.methods.base import Method, Phase, personal, shared
 from tests.engine import toys
 
@@ -24,15 +24,17 @@ class Adam(Example):
     """The head by Adam, the extractor by SGD."""
 
     def phases(self, _round):
-        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, adam={"head": 0.05})]
+        return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, adam={"head": 0.05})]
 
 
 class AdamInTurns(Example):
     """By turns, the head's by Adam."""
 
     def phases(self, _round):
-        turns = (("extractor",), ("head",))
-        return [Phase(("extractor", "head"), self.loss, self.setting.local_epochs, turns=turns, adam={"head": 0.05})]
+        rotation = (("extractor",), ("head",))
+        return [
+            Phase(("extractor", "head"), self.loss, self.context.local_epochs, rotation=rotation, adam={"head": 0.05})
+        ]
 
 
 class TwoPhases(Example):
@@ -40,7 +42,7 @@ class TwoPhases(Example):
 
     def phases(self, round):
         return [
-            Phase(("head",), self.loss, self.setting.local_epochs),
+            Phase(("head",), self.loss, self.context.local_epochs),
             Phase(("extractor",), self.loss, round, adam={"extractor": 0.02}),
         ]
 
@@ -53,9 +55,9 @@ class Hooks(Example):
             Phase(
                 ("extractor", "head"),
                 self.loss,
-                self.setting.local_epochs,
-                adjust=lambda _, gradients: {name: g / 2 for name, g in gradients.items()},
-                moves=lambda _, seed: {"head.weight": seed % 2 == 0, "extractor.1.bias": seed % 3 == 0},
+                self.context.local_epochs,
+                edit_gradients=lambda _, gradients: {name: g / 2 for name, g in gradients.items()},
+                update_mask=lambda _, seed: {"head.weight": seed % 2 == 0, "extractor.1.bias": seed % 3 == 0},
                 after_step=lambda client: {"head.bias": client["head.bias"].clamp(-0.1, 0.1)},
                 after=lambda client, _: {"extractor.1.weight": (client["extractor.1.weight"] * 64).round() / 64},
             )
@@ -73,7 +75,7 @@ class Keeps(Example):
     """Uploads the bias, but keeps its own."""
 
     def parts(self, backbone):
-        extractor = shared(backbone.extractor, "extractor", keeps=["1.bias"])
+        extractor = shared(backbone.extractor, "extractor", upload_only=["1.bias"])
         return {"extractor": extractor, "head": personal(backbone.head)}
 
 
@@ -108,7 +110,7 @@ def test_every_executor_comes_to_the_same(method, case):
 
 def by_torch(running, client, steps, epochs):
     """One round of one client by torch's optimizers; ``steps(epoch, batch)`` says which of them step."""
-    model = running.layout.new_client(torch.device("cpu")).train()
+    model = running.part_table.new_client(torch.device("cpu")).train()
     optimizers = {
         "extractor": torch.optim.SGD(model.extractor.parameters(), 0.1),
         "head": torch.optim.SGD(model.head.parameters(), 0.1),
@@ -138,9 +140,11 @@ def test_as_torchs_optimizers_have_it(method, steps, epochs):
     for client in range(5):
         expected = by_torch(running, client, steps, epochs)
         view = server.state.view(client, server.tensors)
-        descent = server.descent(1)
-        assert isinstance(descent, Descent)
-        (done,) = server.executor.workers[0].train([client], [view], running.method.phases(1), descent, stack=False)
+        step_settings = server.step_settings(1)
+        assert isinstance(step_settings, StepSettings)
+        (done,) = server.executor.workers[0].train(
+            [client], [view], running.method.phases(1), step_settings, stack=False
+        )
         mine = {name: done.tensors[name].clone() for name in expected}
         assert toys.differences(mine, expected, 1e-9) == {}
     running.close()
@@ -150,13 +154,13 @@ def test_parameters_that_may_not_move_do_not():
     class Held(Example):
         def phases(self, _round):
             still = torch.tensor(False)
-            moves = lambda _client, _seed: {"head.weight": still}  # noqa: E731
-            return [Phase(("extractor", "head"), self.loss, 1, moves=moves)]
+            update_mask = lambda _client, _seed: {"head.weight": still}  # noqa: E731
+            return [Phase(("extractor", "head"), self.loss, 1, update_mask=update_mask)]
 
     values = {"momentum": 0.9, "weight_decay": 0.1, "keep_momentum": True}
     with toys.ran(Held, **values) as running:
         state = toys.state_of(running)
-        common = running.layout.common
+        common = running.part_table.common
         for client in range(5):
             assert torch.equal(state[f"client {client} head.weight"], common["head.weight"])
             assert not torch.equal(state[f"client {client} head.bias"], common["head.bias"])

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfl_fast.engine import checkpoint
-from pfl_fast.engine.events import Listener
-from pfl_fast.engine.training import Interrupted
+from pfl_fast.engine.local.single import Interrupted
+from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS
 from tests.engine import toys
@@ -106,8 +106,8 @@ def test_a_stop_while_clients_are_tested_waits_for_the_record(tmp_path, method):
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from pfl_fast.engine import checkpoint, run_folder
-from pfl_fast.engine.events import Listener
+from pfl_fast.engine.state import checkpoint, run_folder
+from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 from tests.engine.runs import small

@@ -17,26 +17,26 @@ def cohort(clients=20, round=1, **settings):
 def test_how_many(ratio, clients, count):
     """``max(int(ratio * N), 1)``, without 0.29 * 100 being 28."""
     got = cohort(clients, join_ratio=ratio)
-    assert len(got.trains) == count
-    assert got.trains == got.uploads == got.receives == sorted(set(got.trains))
-    assert set(got.trains) <= set(range(clients))
+    assert len(got.training) == count
+    assert got.training == got.uploading == got.receiving == sorted(set(got.training))
+    assert set(got.training) <= set(range(clients))
 
 
 def test_a_draw_is_a_function_of_seed_and_round():
     assert cohort(join_ratio=0.5) == cohort(join_ratio=0.5)
-    draws = {tuple(cohort(join_ratio=0.5, seed=seed, round=round).trains) for seed in range(3) for round in range(3)}
+    draws = {tuple(cohort(join_ratio=0.5, seed=seed, round=round).training) for seed in range(3) for round in range(3)}
     assert len(draws) == 9
 
 
 def test_every_client_is_as_likely():
     """600 draws of 5 of 20: 150 each, and 6 standard deviations are 64."""
-    counts = Counter(c for round in range(600) for c in cohort(join_ratio=0.25, round=round).trains)
+    counts = Counter(c for round in range(600) for c in cohort(join_ratio=0.25, round=round).training)
     assert len(counts) == 20
     assert all(abs(count - 150) < 64 for count in counts.values())
 
 
 def test_random_join_reaches_from_the_ratio_to_all():
-    sizes = Counter(len(cohort(10, join_ratio=0.7, random_join=True, round=round).trains) for round in range(200))
+    sizes = Counter(len(cohort(10, join_ratio=0.7, random_join=True, round=round).training) for round in range(200))
     assert set(sizes) == {7, 8, 9, 10}
     assert min(sizes.values()) > 20
 
@@ -44,29 +44,29 @@ def test_random_join_reaches_from_the_ratio_to_all():
 @pytest.mark.parametrize(("dropout", "left"), [(0, 10), (0.25, 7), (0.5, 5), (0.94, 1), (1, 1)])
 def test_clients_lost_after_training(dropout, left):
     got = cohort(20, join_ratio=0.5, client_dropout=dropout)
-    assert (len(got.trains), len(got.uploads)) == (10, left)
-    assert set(got.uploads) <= set(got.trains)
-    assert got.receives == got.trains
+    assert (len(got.training), len(got.uploading)) == (10, left)
+    assert set(got.uploading) <= set(got.training)
+    assert got.receiving == got.training
 
 
 def test_who_is_lost_changes():
-    lost = {tuple(cohort(client_dropout=0.5, round=round).uploads) for round in range(5)}
+    lost = {tuple(cohort(client_dropout=0.5, round=round).uploading) for round in range(5)}
     assert len(lost) == 5
 
 
 def test_all_train_and_some_are_averaged():
     got, usual = cohort(join_ratio=0.2, train_all=True), cohort(join_ratio=0.2)
-    assert got.trains == got.receives == list(range(20))
-    assert got.uploads == usual.uploads
+    assert got.training == got.receiving == list(range(20))
+    assert got.uploading == usual.uploading
 
 
 def test_sent_to_all():
     got, usual = cohort(join_ratio=0.2, broadcast_to_all=True), cohort(join_ratio=0.2)
-    assert (got.trains, got.uploads, got.receives) == (usual.trains, usual.uploads, list(range(20)))
+    assert (got.training, got.uploading, got.receiving) == (usual.training, usual.uploading, list(range(20)))
 
 
 def test_clients_drawn_do_not_depend_on_what_happens_to_them():
     """Methods and settings compared at one seed see the same clients."""
-    usual = cohort(join_ratio=0.3).trains
-    assert cohort(join_ratio=0.3, client_dropout=0.5).trains == usual
-    assert cohort(join_ratio=0.3, lr=1.0, batch_norm="personal").trains == usual
+    usual = cohort(join_ratio=0.3).training
+    assert cohort(join_ratio=0.3, client_dropout=0.5).training == usual
+    assert cohort(join_ratio=0.3, lr=1.0, batch_norm="personal").training == usual

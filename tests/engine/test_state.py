@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.state import ClientState
+from pfl_fast.engine.state.client_state import ClientState
+from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods import METHODS
-from pfl_fast.methods.base import Method, Setting, constant, personal, shared
+from pfl_fast.methods.base import Method, RunContext, client_buffer, personal, shared
 from tests.engine import toys
 
 
@@ -15,13 +15,13 @@ class Example(Method):
         return {
             "extractor": shared(backbone.extractor, "extractor"),
             "head": personal(backbone.head),
-            "note": constant(Note()),
+            "note": client_buffer(Note()),
         }
 
     def initial(self, common, _number, seed):
         return {"note.seed": seed % 1000 + 0 * common["note.seed"]}
 
-    def received(self, client, at):
+    def on_receive(self, client, at):
         return {"note.sum": client["extractor.1.bias"].sum() + (100 if at == "end" else 0)}
 
 
@@ -33,9 +33,9 @@ class Note(torch.nn.Module):
 
 
 def state_of(folder=None, clients=3, everyone_receives=False, momentum=None):
-    method = Example(None, Setting(clients, 1, 1, toys.CLASSES))
-    layout = Layout(method.parts(toys.plain()), "shared", everyone_receives, momentum=momentum)
-    return ClientState(layout, method, clients, 0, folder)
+    method = Example(None, RunContext(clients, 1, 1, toys.CLASSES))
+    part_table = PartTable(method.parts(toys.plain()), "shared", everyone_receives, momentum=momentum)
+    return ClientState(part_table, method, clients, 0, folder)
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -47,9 +47,9 @@ def test_clients_start_from_the_common_values_and_their_own(folder):
     state = state_of(folder)
     rows = [state.row(client) for client in range(3)]
     assert not state.touched.any()
-    assert all(torch.equal(row["head.weight"], state.layout.common["head.weight"]) for row in rows)
+    assert all(torch.equal(row["head.weight"], state.part_table.common["head.weight"]) for row in rows)
     assert len({int(row["note.seed"]) for row in rows}) == 3
-    expected = state.layout.common["extractor.1.bias"].sum()
+    expected = state.part_table.common["extractor.1.bias"].sum()
     assert all(torch.equal(row["note.sum"], expected) for row in rows), "the hook has been called"
 
 
@@ -65,9 +65,9 @@ def test_a_row_that_is_written_stays_and_the_others_do_not_change(folder):
 
 def test_who_does_not_receive_has_what_it_had(folder):
     state = state_of(folder)
-    server = {name: torch.full_like(value, 7) for name, value in state.layout.server_common.items()}
+    server = {name: torch.full_like(value, 7) for name, value in state.part_table.server_common.items()}
     stale, fresh = state.view(2, server, receives=False), state.view(2, server)
-    assert torch.equal(stale["extractor.1.bias"], state.layout.common["extractor.1.bias"])
+    assert torch.equal(stale["extractor.1.bias"], state.part_table.common["extractor.1.bias"])
     assert (fresh["extractor.1.bias"] == 7).all()
     assert fresh["note.sum"] == 7 * 5
     assert torch.equal(stale["head.bias"], fresh["head.bias"])
@@ -76,18 +76,18 @@ def test_who_does_not_receive_has_what_it_had(folder):
 
 def test_sending_keeps_what_was_received(folder):
     state = state_of(folder)
-    server = {name: torch.full_like(value, 7) for name, value in state.layout.server_common.items()}
+    server = {name: torch.full_like(value, 7) for name, value in state.part_table.server_common.items()}
     state.send([0, 2], server)
     newer = {name: torch.full_like(value, 8) for name, value in server.items()}
     assert [float(state.view(c, newer, receives=False)["note.sum"]) for c in (0, 2)] == [135, 135]
     assert (state.view(0, newer, receives=False)["extractor.1.weight"] == 7).all()
-    assert torch.equal(state.row(1)["extractor.1.weight"], state.layout.common["extractor.1.weight"])
+    assert torch.equal(state.row(1)["extractor.1.weight"], state.part_table.common["extractor.1.weight"])
 
 
 def test_what_everyone_receives_is_not_kept(folder):
     state = state_of(folder, everyone_receives=True)
     assert set(state.blocks) == {"head.weight", "head.bias", "note.seed", "note.sum"}
-    server = {name: torch.full_like(value, 7) for name, value in state.layout.server_common.items()}
+    server = {name: torch.full_like(value, 7) for name, value in state.part_table.server_common.items()}
     assert (state.view(1, server, receives=False)["extractor.1.bias"] == 7).all()
 
 
@@ -96,10 +96,10 @@ def test_momentum_is_kept_or_starts_from_zero():
     assert "momentum.head.bias" in kept.blocks
     assert "momentum.head.bias" not in fresh.blocks
     for state in (kept, fresh):
-        trained = {name: value + 1 for name, value in state.view(0, state.layout.new_server()).items()}
+        trained = {name: value + 1 for name, value in state.view(0, state.part_table.new_server()).items()}
         state.write(0, trained)
-    assert (kept.view(0, kept.layout.new_server())["momentum.head.bias"] == 1).all()
-    assert (fresh.view(0, fresh.layout.new_server())["momentum.head.bias"] == 0).all()
+    assert (kept.view(0, kept.part_table.new_server())["momentum.head.bias"] == 1).all()
+    assert (fresh.view(0, fresh.part_table.new_server())["momentum.head.bias"] == 0).all()
 
 
 def test_files_are_sparse_and_go_away(tmp_path):
@@ -117,10 +117,10 @@ def test_files_are_sparse_and_go_away(tmp_path):
 def test_a_view_is_not_changed_by_training(method):
     """Clients share the server's tensors and the common values: whoever trains has copied them."""
     running = toys.experiment(method, momentum=0.9, model=toys.with_batch_norm(), batch_norm="shared")
-    common = {name: value.clone() for name, value in running.layout.common.items()}
+    common = {name: value.clone() for name, value in running.part_table.common.items()}
     running.run()
-    assert toys.differences(running.layout.common, common, 0) == {}
-    assert toys.differences(running.layout.new_server(), running.layout.server_common, 0) == {}
+    assert toys.differences(running.part_table.common, common, 0) == {}
+    assert toys.differences(running.part_table.new_server(), running.part_table.server_common, 0) == {}
     running.close()
 
 
@@ -132,7 +132,7 @@ def test_unselected_clients_stay_as_they_were(method):
     before = [{name: value.clone() for name, value in row.items()} for row in before]
     for record in running.rounds():
         selected = {c for c, row in enumerate(before) if toys.differences(running.server.state.row(c), row, 0)}
-        assert len(selected) == (len(toys.RAGGED) if running.server.is_finale(record["round"]) else 2)
+        assert len(selected) == (len(toys.RAGGED) if running.server.is_final_round(record["round"]) else 2)
         before = [{n: v.clone() for n, v in running.server.state.row(c).items()} for c in range(len(toys.RAGGED))]
     running.close()
 

@@ -57,7 +57,7 @@ def final(method, **values):
         return toys.state_of(running)
 
 
-def before_the_finale(method, **values):
+def before_the_final_round(method, **values):
     """Every tensor after the last round, before clients train alone."""
     running = toys.experiment(method, **values)
     try:

@@ -18,7 +18,7 @@ BANDWIDTHS = (10, 15, 20, 50)
 
 
 @dataclass
-class Person:
+class NaiveClient:
     """A client: its modules by name, and tensors beside them, by part and name."""
 
     number: int
@@ -70,10 +70,10 @@ class Federation:
     def __init__(self, method, experiment):
         self.method, self.data, self.settings = method, experiment.data, experiment.settings
         self.o = experiment.options
-        self.policy = experiment.layout.batch_norm
-        initial = deepcopy(experiment.layout.client)
+        self.policy = experiment.part_table.batch_norm
+        initial = deepcopy(experiment.part_table.client)
         modules = {name: getattr(initial, name) for name in ("extractor", "head", *self.beside)}
-        self.clients = [Person(i, deepcopy(modules)) for i in range(self.data.clients)]
+        self.clients = [NaiveClient(i, deepcopy(modules)) for i in range(self.data.clients)]
         self.server = {name: deepcopy(modules[name]) for name in self.shared}
         self.notes = {}
 
@@ -84,11 +84,11 @@ class Federation:
 
     def round(self, number):
         cohort = sample(self.settings, len(self.clients), number)
-        for i in cohort.trains:
+        for i in cohort.training:
             self.receive(self.clients[i], at_start=True)
             self.train(self.clients[i], number)
-        self.aggregate([self.clients[i] for i in cohort.uploads])
-        for i in cohort.receives:
+        self.aggregate([self.clients[i] for i in cohort.uploading])
+        for i in cohort.receiving:
             self.receive(self.clients[i])
         for client in self.clients:
             self.receive_what_all_receive(client)

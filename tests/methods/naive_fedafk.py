@@ -10,7 +10,7 @@ from tests.methods.naive import Federation, give
 
 
 @dataclass
-class Person:
+class NaiveClient:
     """A client: its modules by name, and mu."""
 
     number: int
@@ -25,15 +25,15 @@ class AFKFederation(Federation):
         self.method, self.data, self.settings = method, experiment.data, experiment.settings
         self.o = experiment.options
         self.lam = self.o.lam if self.o.kt else 0.0
-        self.policy = experiment.layout.batch_norm
-        initial = deepcopy(experiment.layout.client)
+        self.policy = experiment.part_table.batch_norm
+        initial = deepcopy(experiment.part_table.client)
         dtype = initial.head.weight.dtype
         self.clients = []
         for i in range(self.data.clients):
             extractor, head = initial.extractor, initial.head
             modules = {"extractor": extractor, "global_extractor": extractor, "head": head, "random_head": head}
             mu = torch.tensor(self.o.mu_init).to(dtype).requires_grad_()
-            self.clients.append(Person(i, {name: deepcopy(module) for name, module in modules.items()}, mu))
+            self.clients.append(NaiveClient(i, {name: deepcopy(module) for name, module in modules.items()}, mu))
             if self.o.random_head == "per_client":
                 for name, value in experiment.server.state.view(i, experiment.server.tensors).items():
                     if name.startswith("random_head."):
@@ -49,7 +49,7 @@ class AFKFederation(Federation):
         pass
 
     def upload(self, client, name):
-        return super().upload(Person(client.number, {name: client.modules["global_extractor"]}, client.mu), name)
+        return super().upload(NaiveClient(client.number, {name: client.modules["global_extractor"]}, client.mu), name)
 
     def train(self, client, number):
         s, m = self.settings, client.modules

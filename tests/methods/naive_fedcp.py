@@ -23,7 +23,7 @@ class CPFederation(Federation):
             m = client.modules
             m |= {"global_extractor": deepcopy(m["extractor"]), "global_head": deepcopy(m["head"])}
             if self.o.cpn:
-                m["cpn"] = Policy(experiment.layout.client.cpn, self.o)
+                m["cpn"] = Policy(experiment.part_table.client.cpn, self.o)
             client.notes["context"] = {"vector": self.first_context(client)}
             client.shares = []  # (samples, mean of s), of all rounds
         if self.o.cpn:

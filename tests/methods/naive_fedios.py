@@ -5,7 +5,7 @@ from copy import deepcopy
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from tests.methods.naive import Federation, Person
+from tests.methods.naive import Federation, NaiveClient
 
 
 class OSFederation(Federation):
@@ -14,15 +14,15 @@ class OSFederation(Federation):
     def __init__(self, method, experiment):
         self.method, self.data, self.settings = method, experiment.data, experiment.settings
         self.o = experiment.options
-        self.policy = experiment.layout.batch_norm
-        initial = experiment.layout.client
+        self.policy = experiment.part_table.batch_norm
+        initial = experiment.part_table.client
         names = ["extractor", "head"] + ["personal_extractor"] * (self.o.personal_extractor == "own")
         self.trained, self.notes = names, {}
         self.server = {name: deepcopy(initial.get_submodule(name)) for name in ("extractor", "head")}
         self.clients, self.matrices, self.buffers, self.inner = [], [], {}, []
         width = initial.extractor[1].out_features
         for i in range(self.data.clients):
-            self.clients.append(Person(i, {name: deepcopy(initial.get_submodule(name)) for name in names}))
+            self.clients.append(NaiveClient(i, {name: deepcopy(initial.get_submodule(name)) for name in names}))
             view = experiment.server.state.view(i, experiment.server.tensors)
             mine = {f"client {i} {name}": t for name, t in view.items() if name.startswith("projector.")}
             self.buffers.update(mine)

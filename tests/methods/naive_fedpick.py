@@ -17,7 +17,7 @@ NAMES = {"phi": "extractor", "h_g": "head", "f": "selector.logits", "h_p": "rele
 
 
 @dataclass
-class Person:
+class NaiveClient:
     """A client: its modules by the paper's names."""
 
     number: int
@@ -31,15 +31,15 @@ class Federation(naive.Federation):
 
     def __init__(self, method, experiment):
         self.data, self.settings, self.o = experiment.data, experiment.settings, experiment.options
-        self.policy = experiment.layout.batch_norm
+        self.policy = experiment.part_table.batch_norm
         self.picks = method == "fedpick" and self.o.pfsm
-        initial = deepcopy(experiment.layout.client)
+        initial = deepcopy(experiment.part_table.client)
         modules = {"phi": initial.extractor, "h_g": initial.head}
         self.shared = ["phi", "h_g"]
         if self.picks:
             modules |= {"f": selector(initial), "h_p": initial.relevant_head, "h_u": initial.irrelevant_head}
             self.shared += PFSM if self.o.share_pfsm else ()
-        self.clients = [Person(i, deepcopy(modules)) for i in range(self.data.clients)]
+        self.clients = [NaiveClient(i, deepcopy(modules)) for i in range(self.data.clients)]
         self.server = {name: deepcopy(modules[name]) for name in self.shared}
         self.trained = list(modules)
 

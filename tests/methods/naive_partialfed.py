@@ -16,7 +16,7 @@ from pfl_fast.randomness import key
 
 
 @dataclass
-class Person:
+class NaiveClient:
     """A client: its model, and for PartialFed-Adaptive the logits a."""
 
     number: int
@@ -31,15 +31,15 @@ class Federation:
     def __init__(self, experiment, initial):
         self.data, self.s, self.o = experiment.data, experiment.settings, experiment.options
         self.server = deepcopy(initial)
-        self.clients = [Person(i, deepcopy(initial)) for i in range(self.data.clients)]
+        self.clients = [NaiveClient(i, deepcopy(initial)) for i in range(self.data.clients)]
 
     def rounds(self):
         for number in range(1, self.s.rounds + 1):
             cohort = sample(self.s, len(self.clients), number)
-            for i in cohort.trains:
+            for i in cohort.training:
                 self.train(self.clients[i], number)
-            self.average([self.clients[i] for i in cohort.uploads])
-            for i in cohort.receives:
+            self.average([self.clients[i] for i in cohort.uploading])
+            for i in cohort.receiving:
                 self.receive(self.clients[i])
         for client in self.clients:
             if self.o.finetune_epochs:

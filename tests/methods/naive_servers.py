@@ -152,7 +152,7 @@ class FedALA(Federation):
 
     def round(self, number):
         cohort = sample(self.settings, len(self.clients), number)
-        self.all_join = len(cohort.trains) == len(self.clients)
+        self.all_join = len(cohort.training) == len(self.clients)
         super().round(number)
 
     def train(self, client, number):

@@ -6,7 +6,7 @@ import torch
 
 from pfl_fast.assembly import resolve
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Batch, Once, Phase, Setting
+from pfl_fast.methods.base import Batch, PerSampleCache, Phase, RunContext
 from pfl_fast.methods.fedafk import FedAFK, FedAFKOptions, local_features
 from pfl_fast.methods.local import Local
 from tests.engine import toys
@@ -62,7 +62,7 @@ def test_mu_is_recorded():
 def client():
     """A client whose extractors are apart, its method and a batch."""
     running = toys.experiment("fedafk", model=toys.with_batch_norm())
-    client = deepcopy(running.layout.client)
+    client = deepcopy(running.part_table.client)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for part in (client.extractor, client.global_extractor):
@@ -138,7 +138,7 @@ def test_the_direction_of_the_divergence_by_hand():
         "none_softmax": math.log(3) ** 2 / 2,
     }
     for kl, value in expected.items():
-        method = FedAFK(FedAFKOptions(kl=kl), Setting(clients=1, rounds=1, local_epochs=1, classes=2))
+        method = FedAFK(FedAFKOptions(kl=kl), RunContext(clients=1, rounds=1, local_epochs=1, classes=2))
         assert method.transfer(f_i, f_g).item() == pytest.approx(value)
 
 
@@ -146,12 +146,12 @@ class LocalInTwoPhases(Local):
     """Extractor and head of a client that trains alone, one epoch each in turn."""
 
     def phases(self, round):
-        return [Phase(("extractor",), self.loss, 1), Phase(("head",), self.head_loss, 1, self.once)] * 2
+        return [Phase(("extractor",), self.loss, 1), Phase(("head",), self.head_loss, 1, self.cached)] * 2
 
-    once = {"f": Once("extractor", local_features)}  # noqa: RUF012
+    cached = {"f": PerSampleCache("extractor", local_features)}  # noqa: RUF012
 
     def head_loss(self, client, batch):
-        return torch.nn.functional.cross_entropy(client.head(batch.once["f"]), batch.y), {}
+        return torch.nn.functional.cross_entropy(client.head(batch.cached["f"]), batch.y), {}
 
 
 @pytest.mark.parametrize("model", [toys.plain(), toys.with_batch_norm(), toys.with_dropout()])
@@ -183,12 +183,12 @@ def test_without_mixing_the_global_extractor_is_trained_all_the_same_to_the_bit(
 
 def test_only_the_extractor_travels_and_there_is_no_global_model():
     with toys.ran("fedafk", model=toys.with_batch_norm(), batch_norm="shared") as running:
-        sent = {e.uploads for e in running.layout.uploaded}
+        sent = {e.upload_to for e in running.part_table.uploaded}
         assert sent == {f"extractor.{name}" for name in toys.with_batch_norm().extractor.state_dict()}
-        assert {e.receives for e in running.layout.received} == sent
+        assert {e.receive_from for e in running.part_table.received} == sent
         assert running.records[-1]["global_accuracy"] is None
         heads = [running.server.state.row(client)["random_head.weight"] for client in range(running.data.clients)]
-        assert all(torch.equal(head, running.layout.common["head.weight"]) for head in heads)
+        assert all(torch.equal(head, running.part_table.common["head.weight"]) for head in heads)
 
 
 def test_aggregation_does_not_change_what_a_client_predicts():

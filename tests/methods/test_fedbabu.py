@@ -5,7 +5,7 @@ from tests.methods.compare import (
     COMMON,
     assert_equals_naive,
     assert_same,
-    before_the_finale,
+    before_the_final_round,
     distance,
     final,
     initial,
@@ -27,13 +27,13 @@ def test_rounds_and_fine_tuning_equal_the_naive_ones(case):
 
 
 def test_the_head_is_that_of_the_beginning_until_the_fine_tuning():
-    start, state = (f("fedbabu", weight_decay=0.1) for f in (initial, before_the_finale))
+    start, state = (f("fedbabu", weight_decay=0.1) for f in (initial, before_the_final_round))
     assert_same(part_of(state, "head"), part_of(start, "head"))
     assert distance(part_of(state, "extractor", "server"), part_of(start, "extractor", "server")) > 1e-2
 
 
 def test_what_is_fine_tuned():
-    start, before = initial("fedbabu"), before_the_finale("fedbabu")
+    start, before = initial("fedbabu"), before_the_final_round("fedbabu")
     for tune, tuned in (("full", {"head", "extractor"}), ("head", {"head"}), ("extractor", {"extractor"})):
         state = final("fedbabu", tune=tune)
         assert_same(part_of(state, "extractor", "server"), part_of(before, "extractor", "server"))

@@ -22,11 +22,11 @@ def test_without_batch_norm_it_is_fedavg():
 
 def test_batch_norm_never_leaves_a_client():
     with toys.ran("fedbn", model=toys.with_batch_norm()) as running:
-        layout, state = running.layout, toys.state_of(running)
-        local = {f"extractor.{name}" for name in batch_norm_tensors(layout.client.extractor)}
+        part_table, state = running.part_table, toys.state_of(running)
+        local = {f"extractor.{name}" for name in batch_norm_tensors(part_table.client.extractor)}
         assert len(local) == 5
-        assert local.isdisjoint(e.key for e in [*layout.uploaded, *layout.received])
+        assert local.isdisjoint(e.key for e in [*part_table.uploaded, *part_table.received])
         for name in local:
-            assert torch.equal(state[f"server {name}"], layout.common[name])
+            assert torch.equal(state[f"server {name}"], part_table.common[name])
         means = [state[f"client {c} extractor.2.running_mean"] for c in range(running.data.clients)]
         assert not any(torch.equal(means[0], other) for other in means[1:])

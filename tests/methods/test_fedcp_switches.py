@@ -7,7 +7,7 @@ from pfl_fast import ops
 from pfl_fast.engine.sampling import sample
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods import METHODS
-from pfl_fast.methods.base import Batch, Setting
+from pfl_fast.methods.base import Batch, RunContext
 from pfl_fast.methods.fedcp import FedCP, FedCPOptions
 from pfl_fast.models import build
 from pfl_fast.testing import same_bits
@@ -104,7 +104,7 @@ def test_a_frozen_extractor_in_evaluation_mode_matters_with_batch_norm_alone(mod
 def test_parameters_of_the_policy(model, depth, count):
     shape, vocabulary = ((200,), 50) if model == "fasttext" else ((1, 28, 28), 0)
     backbone = build(model, input_shape=shape, classes=4, vocabulary=vocabulary)
-    parts = FedCP(FedCPOptions(cpn_depth=depth), Setting(1, 1, 1, 4)).parts(backbone)
+    parts = FedCP(FedCPOptions(cpn_depth=depth), RunContext(1, 1, 1, 4)).parts(backbone)
     assert sum(p.numel() for p in parts["cpn"].module.parameters()) == count
 
 
@@ -130,7 +130,7 @@ def test_a_random_context_at_first_then_from_the_head():
     assert len({tuple(v.tolist()) for v in vectors}) == 5
     assert all(v.norm() == pytest.approx(1) and (v >= 0).all() for v in vectors)
     for record in running.rounds():
-        seen |= set(sample(running.settings, 5, record["round"]).trains)
+        seen |= set(sample(running.settings, 5, record["round"]).training)
         state = toys.state_of(running)
         for client in range(5):
             mine = state[f"client {client} context.vector"]
@@ -163,7 +163,7 @@ def test_the_extractor_may_go_to_all_but_head_and_policy_do_not(to_all):
     before = toys.state_of(running)
     running.run()
     state = toys.state_of(running)
-    left_out = sorted(set(range(5)) - set(sample(running.settings, 5, 1).trains))
+    left_out = sorted(set(range(5)) - set(sample(running.settings, 5, 1).training))
     assert len(left_out) == 3
     for client in left_out:
         mine = {n.split(" ")[-1]: v for n, v in state.items() if n.startswith(f"client {client} ")}
@@ -199,10 +199,10 @@ def test_the_authors_preset_is_the_third_column():
     options, settings = running.options, running.settings
     assert (options.policy, options.gumbel_at_eval, options.random_first) == ("gumbel", True, True)
     assert (settings.shuffle, settings.drop_last, settings.drop_last_test) == (False, True, True)
-    assert running.layout.batch_norm == "params_shared_buffers_local"
+    assert running.part_table.batch_norm == "params_shared_buffers_local"
     assert not options.frozen_eval
     assert options.extractor_to_all
-    recipients = {name: part.recipients for name, part in running.layout.parts.items()}
+    recipients = {name: part.recipients for name, part in running.part_table.parts.items()}
     assert {n for n, r in recipients.items() if r == "all"} == {"extractor", "global_extractor"}
     assert settings.eval_initial, "their evaluation 0 is of the untrained model"
     running.close()
@@ -217,7 +217,7 @@ def trained(**values):
     server = running.server
     worker = server.executor.workers[0]
     before = {name: value.clone() for name, value in server.state.view(0, server.tensors).items()}
-    done = worker.train([0], [before], running.method.phases(1), server.descent(1), stack=False)[0].tensors
+    done = worker.train([0], [before], running.method.phases(1), server.step_settings(1), stack=False)[0].tensors
     mine = {name: value.clone() for name, value in done.items()}
     running.close()
     return before, mine, running
@@ -241,7 +241,7 @@ def test_aggregation_leaves_personal_heads_alone(monkeypatch):
     aggregate = running.server.aggregate
 
     def look(cohort):
-        kept.update({c: running.server.state.row(c)["head.weight"].clone() for c in cohort.trains})
+        kept.update({c: running.server.state.row(c)["head.weight"].clone() for c in cohort.training})
         return aggregate(cohort)
 
     monkeypatch.setattr(running.server, "aggregate", look)
@@ -257,7 +257,7 @@ def test_aggregation_leaves_personal_heads_alone(monkeypatch):
 @pytest.mark.parametrize("values", [{}, {"cpn_norm": "gn", "cpn_act": "tanh"}, {"policy": "gumbel"}], ids=str)
 def test_shares_add_up_to_one(values):
     running = toys.experiment("fedcp", **values)
-    client = running.layout.new_client(torch.device("cpu")).train()
+    client = running.part_table.new_client(torch.device("cpu")).train()
     h = torch.randn(7, 5, dtype=torch.float64)
     seed = torch.tensor(3) if running.options.policy == "gumbel" else None
     r, s = client.cpn(torch.ones_like(h), h, seed)
@@ -274,11 +274,11 @@ def test_mmd_of_equal_features_is_zero_and_the_frozen_extractor_has_no_gradient(
     assert there.item() == pytest.approx(back.item())
     assert there.item() > 0
     running = toys.experiment("fedcp")
-    client = running.layout.new_client(torch.device("cpu")).train()
+    client = running.part_table.new_client(torch.device("cpu")).train()
     x, y, _ = next(iter(running.data.batches(0, 1, 0)))
     (phase,) = running.method.phases(1)
     with torch.no_grad():
-        once = {name: once.compute(client, x) + 1 for name, once in phase.once.items()}
+        once = {name: once.compute(client, x) + 1 for name, once in phase.cached.items()}
     loss, recorded = phase.loss(client, Batch(x, y, torch.tensor(0), once))
     loss.backward()
     without = {name for name, p in client.named_parameters() if p.grad is None}
@@ -292,5 +292,5 @@ def test_its_phases_train_what_may_be_trained():
         running = toys.experiment(name)
         assert isinstance(running.method, kind)
         for phase in running.method.phases(1):
-            assert all(running.layout.parts[part].trained for part in phase.train)
+            assert all(running.part_table.parts[part].trained for part in phase.train)
         running.close()

@@ -3,7 +3,7 @@ import torch
 
 from pfl_fast.assembly import resolve
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Batch, Client, drawn_anew
+from pfl_fast.methods.base import Batch, Client, reinitialized
 from pfl_fast.methods.fedios import FediOS
 from tests.engine import toys
 from tests.engine.test_resume import same
@@ -137,7 +137,7 @@ def test_without_personal_extractor_and_projections_it_is_fedavg_to_the_bit():
 
 def test_only_generic_extractor_and_head_travel():
     with toys.ran("fedios", **WIDE) as running:
-        assert {e.uploads.split(".")[0] for e in running.layout.uploaded} == {"extractor", "head"}
+        assert {e.upload_to.split(".")[0] for e in running.part_table.uploaded} == {"extractor", "head"}
         state = toys.state_of(running)
         own = [state[f"client {i} personal_extractor.1.weight"] for i in range(running.data.clients)]
         assert not any(torch.equal(a, own[0]) for a in own[1:])
@@ -149,7 +149,7 @@ def test_the_personal_extractor_starts_from_its_own_draw_or_from_the_generic_one
         running = toys.experiment("fedios", personal_init=kind, **WIDE)
         rows = [running.server.state.row(i) for i in range(running.data.clients)]
         starts[kind] = [row["personal_extractor.1.weight"] for row in rows]
-        generic = running.layout.common["extractor.1.weight"]
+        generic = running.part_table.common["extractor.1.weight"]
         running.close()
         assert all(torch.equal(a, starts[kind][0]) for a in starts[kind])
     assert torch.equal(starts["same"][0], generic)
@@ -160,9 +160,9 @@ def test_the_personal_extractor_starts_from_its_own_draw_or_from_the_generic_one
 def test_what_cannot_be_drawn_anew_is_said():
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.PReLU(), Scale())
     with pytest.raises(ConfigError, match="parameters of 2 cannot be drawn anew, as Scale has no reset_parameters"):
-        drawn_anew(module)
+        reinitialized(module)
     before = module[0].weight.detach().clone()
-    assert not torch.equal(drawn_anew(module[:2])[0].weight, before)
+    assert not torch.equal(reinitialized(module[:2])[0].weight, before)
     assert torch.equal(module[0].weight, before)
 
 
@@ -175,7 +175,7 @@ class Scale(torch.nn.Module):
 def test_everyone_trains_and_the_sampled_are_averaged():
     with toys.ran("fedios", join_ratio=0.4, **WIDE) as running:
         assert all(record["clients_trained"] == 5 for record in running.records)
-        assert running.records[0]["uploaded"] == 2 * sum(e.value.numel() for e in running.layout.uploaded)
+        assert running.records[0]["uploaded"] == 2 * sum(e.value.numel() for e in running.part_table.uploaded)
     with toys.ran("fedios", join_ratio=0.4, train_all=False, **WIDE) as running:
         assert all(record["clients_trained"] == 2 for record in running.records)
 

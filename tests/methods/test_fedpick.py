@@ -97,7 +97,7 @@ def test_without_the_weights_extractor_and_head_learn_as_in_fedbn():
     [({"lam_ent": 0}, "irrelevant_head"), ({"lam_lce": 0, "lam_dis": 0}, "relevant_head")],
 )
 def test_a_head_without_a_loss_stays_as_it_was(weights, part):
-    before = toys.experiment("fedpick").layout.common
+    before = toys.experiment("fedpick").part_table.common
     for values, stays in ((weights, True), ({}, False)):
         for name, value in of(trained(**values)[0], part).items():
             assert torch.equal(value, before[name.split(" ")[-1]]) == stays
@@ -146,7 +146,7 @@ def test_detached_teachers_change_gradients_not_losses():
 def test_heads_are_drawn_independently_unless_told_otherwise():
     heads = ("head", "relevant_head", "irrelevant_head")
     for values, equal in (({}, False), ({"init_heads_from_global": True}, True)):
-        client = toys.experiment("fedpick", model=deep_head(), **values).layout.client
+        client = toys.experiment("fedpick", model=deep_head(), **values).part_table.client
         first, second, third = (client.get_submodule(name)[0].weight for name in heads)
         assert torch.equal(first, second) == torch.equal(first, third) == torch.equal(second, third) == equal
         statistics = [client.get_submodule(name)[1].state_dict() for name in heads]
@@ -171,7 +171,7 @@ def test_a_head_that_cannot_be_drawn_anew():
 def test_the_selectors_gradient_is_a_finite_difference_of_the_loss():
     experiment = toys.experiment("fedpick", mask="soft", tau=0.7, lam_ent=0.3, model=BN)
     x, y, _ = next(iter(experiment.data.batches(0, 1, 0)))
-    client = deepcopy(experiment.layout.client).train()
+    client = deepcopy(experiment.part_table.client).train()
 
     def loss():
         return experiment.method.loss(client, Batch(x, y, torch.tensor(9)))[0]
@@ -193,10 +193,10 @@ def test_the_selectors_gradient_is_a_finite_difference_of_the_loss():
 def test_the_digits_cnn_is_cut_behind_its_convolutions():
     dataset = synthetic(60, (3, 8, 8), 3, seed=1)
     values = {"dataset": dataset, "model": "digits-cnn", "clients": 2, "partition": "iid", "report": lambda _: None}
-    layout = Experiment("fedpick", **values).layout
-    assert layout.client.selector.logits[0].weight.shape == (256, 512)
-    assert layout.client.relevant_head[0].weight.shape == (2048, 512)
-    linear = Experiment("fedpick", **values, model_options=("cut=conv", "head=linear")).layout
+    part_table = Experiment("fedpick", **values).part_table
+    assert part_table.client.selector.logits[0].weight.shape == (256, 512)
+    assert part_table.client.relevant_head[0].weight.shape == (2048, 512)
+    linear = Experiment("fedpick", **values, model_options=("cut=conv", "head=linear")).part_table
     assert linear.client.relevant_head.weight.shape == (3, 512)
 
 

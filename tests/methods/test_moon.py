@@ -32,7 +32,7 @@ def test_in_the_first_round_both_models_are_the_same_and_the_contrast_has_no_slo
 
 def test_the_contrast_turns_features_to_the_global_ones_and_away_from_the_previous():
     running = toys.experiment("moon")
-    client = running.layout.new_client(torch.device("cpu"))
+    client = running.part_table.new_client(torch.device("cpu"))
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for part in (client.global_extractor, client.previous_extractor):
@@ -41,7 +41,7 @@ def test_the_contrast_turns_features_to_the_global_ones_and_away_from_the_previo
     x, y = running.data.take(running.data.indices("train", 0))
     (phase,) = running.method.phases(1)
     with torch.no_grad():
-        batch = Batch(x, y, torch.tensor(0), {name: once.compute(client, x) for name, once in phase.once.items()})
+        batch = Batch(x, y, torch.tensor(0), {name: once.compute(client, x) for name, once in phase.cached.items()})
     total, _ = phase.loss(client, batch)
     contrast = total - F.cross_entropy(client.head(client.extractor(x)), y)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pfl_fast import ops
-from pfl_fast.engine.training import Interrupted, SingleTrainer
+from pfl_fast.engine.local.single import Interrupted, SingleTrainer
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch
 from pfl_fast.models import tensor_groups
@@ -84,7 +84,7 @@ def test_two_rounds_and_the_fine_tune_equal_the_naive_ones(case):
 
 def client_with_different_copies(running):
     """A client's modules whose copies and logits are anything."""
-    client = running.layout.new_client(torch.device("cpu"))
+    client = running.part_table.new_client(torch.device("cpu"))
     draw = torch.Generator().manual_seed(0)
     for name, tensor in client.state_dict().items():
         if tensor.is_floating_point():
@@ -132,15 +132,15 @@ def test_the_copy_that_is_not_selected_is_not_touched():
     """By gradients, momentum and decay, and its running statistics neither."""
     running = toys.experiment(METHOD, model=residual(), momentum=0.9, weight_decay=0.1, sizes=(8,), batch_size=4, f_m=2)
     phase = replace(running.method.phases(1)[0], after=None)
-    tensors = {e.key: e.value.clone() for e in running.layout.entries}
+    tensors = {e.key: e.value.clone() for e in running.part_table.specs}
     tensors.update({n: t.clone() for n, t in client_with_different_copies(running).state_dict().items()})
     tensors.update({n: torch.randn_like(t) for n, t in tensors.items() if n.startswith("momentum.")})
     before = {name: t.clone() for name, t in tensors.items()}
-    trainer = SingleTrainer(running.layout, running.method, running.data, torch.device("cpu"), lambda: False)
-    descent = running.server.descent(1)
-    seeds = [torch.tensor(trainer.noise(descent, 0, step)) for step in range(2)]
+    trainer = SingleTrainer(running.part_table, running.method, running.data, torch.device("cpu"), lambda: False)
+    step_settings = running.server.step_settings(1)
+    seeds = [torch.tensor(trainer.noise(step_settings, 0, step)) for step in range(2)]
     flags = [running.method.selected(before, seed, running.method.temperature(1)) for seed in seeds]
-    trainer.train(0, tensors, [phase], descent)
+    trainer.train(0, tensors, [phase], step_settings)
     moved = {name for name, tensor in tensors.items() if not torch.equal(tensor, before[name])}
     for name in running.method.segments:
         for copy in ("local", "global_"):

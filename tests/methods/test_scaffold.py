@@ -34,7 +34,7 @@ def test_the_servers_control_is_the_mean_over_all_clients_whoever_takes_part():
 
 def test_lost_uploads_are_missing_from_the_servers_control():
     with toys.ran("scaffold", rounds=1, client_dropout=0.4) as running:
-        uploads = sample(running.settings, 5, 1).uploads
+        uploads = sample(running.settings, 5, 1).uploading
         server, theirs = controls(toys.state_of(running), range(5))
     assert len(uploads) == 3
     torch.testing.assert_close(server, theirs[uploads].sum(0) / 5, rtol=1e-9, atol=1e-9)

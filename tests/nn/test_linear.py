@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pfl_fast import ops
-from pfl_fast.nn import Linear, LinearCalls, replace_linear
+from pfl_fast.nn import Linear, LinearRecorder, replace_linear
 from pfl_fast.testing import assert_close, same_bits
 
 INPUTS, OUTPUTS, ROWS = 256, 300, 20  # enough for the native operator
@@ -86,8 +86,8 @@ def layer_and_twin(bias=True):
 
 def weight_gradient(loss, layer):
     """The sum of the calls' products."""
-    grads = torch.autograd.grad(loss, [call.y for call in layer.notes.calls])
-    return sum(dy.t() @ call.x for dy, call in zip(grads, layer.notes.calls, strict=True))
+    grads = torch.autograd.grad(loss, [call.y for call in layer.recorder.calls])
+    return sum(dy.t() @ call.x for dy, call in zip(grads, layer.recorder.calls, strict=True))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -95,7 +95,7 @@ def weight_gradient(loss, layer):
 def test_calls_give_the_gradient_of_the_weight(bias, tracked):
     layer, twin = layer_and_twin(bias)
     x = torch.randn(4, 5, requires_grad=tracked)
-    layer.notes = LinearCalls(open=True)
+    layer.recorder = LinearRecorder(enabled=True)
     mine = (layer(x) ** 2).sum() + layer(2 * x).exp().sum()
     theirs = (twin(x) ** 2).sum() + twin(2 * x).exp().sum()
     torch.testing.assert_close(mine, theirs)
@@ -106,7 +106,7 @@ def test_calls_give_the_gradient_of_the_weight(bias, tracked):
 def test_the_other_gradients_are_autograds():
     layer, twin = layer_and_twin()
     x = torch.randn(4, 5, requires_grad=True)
-    layer.notes = LinearCalls(open=True)
+    layer.recorder = LinearRecorder(enabled=True)
     mine = torch.autograd.grad((layer(x) ** 2).sum(), [layer.weight, layer.bias, x], allow_unused=True)
     theirs = torch.autograd.grad((twin(x) ** 2).sum(), [twin.weight, twin.bias, x])
     assert mine[0] is None
@@ -117,7 +117,7 @@ def test_the_other_gradients_are_autograds():
 def test_what_is_done_to_the_result_in_place_does_not_matter(bias):
     layer, twin = layer_and_twin(bias)
     x = torch.randn(4, 5)
-    layer.notes = LinearCalls(open=True)
+    layer.recorder = LinearRecorder(enabled=True)
     mine, theirs = (torch.relu_(used(x).mul_(3)).sum() for used in (layer, twin))
     torch.testing.assert_close(weight_gradient(mine, layer), torch.autograd.grad(theirs, twin.weight)[0])
 
@@ -126,8 +126,8 @@ def test_nothing_is_noted_where_autograd_is_needed_or_nobody_trains():
     layer, _ = layer_and_twin()
     x = torch.randn(4, 5)
     layer(x)
-    assert layer.notes is None
-    layer.notes = LinearCalls(open=True)
+    assert layer.recorder is None
+    layer.recorder = LinearRecorder(enabled=True)
     with torch.no_grad():
         layer(x)
     layer(x[0])
@@ -136,9 +136,9 @@ def test_nothing_is_noted_where_autograd_is_needed_or_nobody_trains():
     layer.weight.requires_grad_(False)
     layer(x)
     layer.weight.requires_grad_(True)
-    layer.notes.open = False
+    layer.recorder.enabled = False
     layer(x)
-    assert layer.notes.calls == []
+    assert layer.recorder.calls == []
 
 
 class Own(nn.Linear):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from pfl_fast.data.federated import Group
-from pfl_fast.engine.modules import bind, set_mode, stacked
-from pfl_fast.engine.tally import Tally
-from pfl_fast.engine.training import Interrupted, LocalReport, Trainer, first_not_finite, gradients_of
-from pfl_fast.engine.updates import Descent, update
+from pfl_fast.engine.local.modules import bind, set_mode, stacked
+from pfl_fast.engine.local.optimizer import StepSettings, update
+from pfl_fast.engine.local.progress import StackProgress
+from pfl_fast.engine.local.single import Interrupted, LocalReport, Trainer, first_not_finite, gradients_of
 from pfl_fast.methods.base import Batch, Client, Loss, Phase, Tensors
 
 Outcome = tuple[Tensor, Tensors]  # losses [C] and recorded quantities [C] by name
@@ -28,41 +28,43 @@ class StackedTrainer(Trainer):
     """
 
     def train(
-        self, clients: list[int], tensors: Tensors, phases: Sequence[Phase], descent: Descent
+        self, clients: list[int], tensors: Tensors, phases: Sequence[Phase], step_settings: StepSettings
     ) -> list[LocalReport]:
         """Trains in place on ``tensors``, row by row the clients'."""
-        set_mode(self.client, self.layout.parts, training=True)
-        tally = Tally(clients, self.device)
+        set_mode(self.client, self.part_table.parts, training=True)
+        tally = StackProgress(clients, self.device)
         first_epoch = 0
         for phase in phases:
             tally.begin_phase()
-            self.phase(phase, tensors, first_epoch, descent, tally)
+            self.phase(phase, tensors, first_epoch, step_settings, tally)
             first_epoch += phase.epochs
-            tally.write(phase.after, tensors, descent.lr)
+            tally.write(phase.after, tensors, step_settings.lr)
         reports = tally.reports()
         for row, report in enumerate(reports):
             own = {name: t[row] for name, t in tensors.items()}
             report.problem = report.problem or first_not_finite(own, report.steps)
         return reports
 
-    def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, tally: Tally) -> None:
+    def phase(
+        self, phase: Phase, tensors: Tensors, first_epoch: int, step_settings: StepSettings, tally: StackProgress
+    ) -> None:
         """One phase, epoch by epoch."""
-        now, within = self.once_now(phase), descent.within(phase)
+        now, for_phase = self.recomputes_each_step(phase), step_settings.for_phase(phase)
         run = stacked(self.client, with_once(phase) if now else phase.loss, self.seed_names)
         tables = {} if now else self.once_tables(phase, tally.clients, tensors)
         asks = phase.after_batch or phase.after_epoch or phase.after
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            for number, group in self.groups(phase, tally, descent.round, epoch):
+            for number, group in self.groups(phase, tally, step_settings.round, epoch):
                 rows, names = group.rows, self.trained_keys(phase, number)
                 active = {name: t[rows].detach() for name, t in tensors.items()}
-                seed = tally.seeds(rows, lambda client, taken: self.noise(descent, client, taken))
+                seed = tally.seeds(rows, lambda client, taken: self.noise(step_settings, client, taken))
                 once = {name: table.rows(rows, group.place) for name, table in tables.items()}
-                outcome = self.steps(phase, run, Batch(group.x, group.y, seed, once), active, names, within)
+                outcome = self.steps(phase, run, Batch(group.x, group.y, seed, once), active, names, for_phase)
                 tally.add(rows, group.y.shape[1], *outcome)
                 if asks:
                     tally.note_last()
-                tally.write(phase.after_batch, active, descent.lr, rows)
-            tally.write(phase.after_epoch, tensors, descent.lr)
+                tally.write(phase.after_batch, active, step_settings.lr, rows)
+            tally.write(phase.after_epoch, tensors, step_settings.lr)
 
     def steps(
         self,
@@ -71,32 +73,32 @@ class StackedTrainer(Trainer):
         batch: Batch,
         active: Tensors,
         names: list[str],
-        descent: Descent,
+        step_settings: StepSettings,
     ) -> Outcome:
         """The steps on one batch of each client; losses and recorded quantities are those of the last."""
-        of_model = [e.key for e in self.layout.of_model]
+        model_specs = [e.key for e in self.part_table.model_specs]
         last: list[Outcome] = []
 
-        def slope(values: Tensors, samples: slice = slice(None), noted: bool = True) -> Tensors:
+        def gradient_at(values: Tensors, samples: slice = slice(None), reported: bool = True) -> Tensors:
             parameters = {name: value.detach().requires_grad_() for name, value in values.items()}
-            inputs = {name: parameters.get(name, active[name]) for name in of_model}
-            once = {name: value[:, samples] for name, value in batch.once.items()}
+            inputs = {name: parameters.get(name, active[name]) for name in model_specs}
+            once = {name: value[:, samples] for name, value in batch.cached.items()}
             losses, recorded = run(inputs, batch.x[:, samples], batch.y[:, samples], batch.seed, once)
-            if noted:
+            if reported:
                 last[:] = [(losses.detach(), recorded)]
             return gradients_of(losses.sum(), list(parameters), list(parameters.values()))
 
         for _ in range(phase.repeats):
             values = {name: active[name] for name in names}
-            if phase.direction:
-                gradients = phase.direction(slope, values, batch.y.shape[1], descent.lr)
+            if phase.custom_gradient:
+                gradients = phase.custom_gradient(gradient_at, values, batch.y.shape[1], step_settings.lr)
             else:
-                gradients = slope(values)
-            update(phase, gradients, active, batch.seed, descent, torch.vmap)
+                gradients = gradient_at(values)
+            update(phase, gradients, active, batch.seed, step_settings, torch.vmap)
             del gradients  # or they would still be there when the next ones are computed
         return last[0]
 
-    def groups(self, phase: Phase, tally: Tally, round: int, epoch: int) -> Iterator[tuple[int, Group]]:
+    def groups(self, phase: Phase, tally: StackProgress, round: int, epoch: int) -> Iterator[tuple[int, Group]]:
         """Groups of equal batches of an epoch and their number in it; measures time and asks whether to stop."""
         data = self.source(phase)
         counts = [data.steps(client) for client in tally.clients]
@@ -116,14 +118,14 @@ class StackedTrainer(Trainer):
 
     def once_tables(self, phase: Phase, clients: list[int], tensors: Tensors) -> dict[str, RaggedTable]:
         """What a phase wants once, for all training samples of all clients."""
-        rows: dict[str, list[Tensor]] = {name: [] for name in phase.once}
+        rows: dict[str, list[Tensor]] = {name: [] for name in phase.cached}
         sizes = []
-        for row, client in enumerate(clients if phase.once else []):
+        for row, client in enumerate(clients if phase.cached else []):
             bind(self.client, {name: t[row] for name, t in tensors.items()}, set())
             sizes.append(int(self.data.train_sizes[client]))
             with torch.no_grad():
                 for x, _ in self.data.evaluation("train", client):
-                    for name, once in phase.once.items():
+                    for name, once in phase.cached.items():
                         rows[name].append(once.compute(self.client, x))
         return {name: RaggedTable(torch.cat(values), sizes) for name, values in rows.items()}
 
@@ -133,7 +135,7 @@ def with_once(phase: Phase) -> Loss:
 
     def loss(client: Client, batch: Batch) -> tuple[Tensor, Tensors]:
         with torch.no_grad():
-            batch.once = {name: once.compute(client, batch.x) for name, once in phase.once.items()}
+            batch.cached = {name: once.compute(client, batch.x) for name, once in phase.cached.items()}
         return phase.loss(client, batch)
 
     return loss

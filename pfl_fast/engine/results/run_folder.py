@@ -5,7 +5,7 @@ partition/       who has which samples; --partition takes it for another run
 metrics.jsonl    one JSON object per round
 clients.csv      one row per client and evaluated round
 summary.json     best, last and mean of the last five
-checkpoint/      see :mod:`pfl_fast.engine.checkpoint`
+checkpoint/      see :mod:`pfl_fast.engine.state.checkpoint`
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from pfl_fast.engine import checkpoint
-from pfl_fast.engine.events import Listener
-from pfl_fast.engine.records import RoundRecord
+from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.records import RoundRecord
+from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
 
 
@@ -75,7 +75,7 @@ class RunFolder(Listener):
         kept = checkpoint.restore(experiment.server, self.checkpoints, report)
         done = experiment.server.rounds_done
         if kept is not None:
-            refuse_other_science(kept["science"], experiment.science())
+            check_same_experiment(kept["science"], experiment.result_settings())
             bests = kept["bests"].items()
             experiment.bests = {name: {int(c): best for c, best in by.items()} for name, by in bests}
             self._refuse_rounds_after_the_finale(kept["rounds"], experiment)
@@ -118,7 +118,7 @@ class RunFolder(Listener):
     def save(self, experiment: Any) -> None:
         """Writes a checkpoint."""
         rounds = experiment.settings.rounds
-        beside = {"science": experiment.science(), "rounds": rounds, "bests": experiment.bests}
+        beside = {"science": experiment.result_settings(), "rounds": rounds, "bests": experiment.bests}
         checkpoint.save(experiment.server, self.checkpoints, beside)
         self._saved_at, self._saved_round = monotonic(), experiment.server.rounds_done
 
@@ -187,7 +187,7 @@ def read_metrics(file: Path, report: Callable[[str], None]) -> list[dict[str, An
     return rows
 
 
-def refuse_other_science(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same_experiment(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises if a run would go on as another experiment, and shows the difference."""
     now = json.loads(json.dumps(now))  # as it was written: tuples are lists
     names = sorted(n for n in {*before, *now} if before.get(n) != now.get(n))

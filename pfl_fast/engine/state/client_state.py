@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfl_fast.engine.layout import Layout
+from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Method, Tensors
 from pfl_fast.randomness import key
 
@@ -29,16 +29,18 @@ class ClientState:
         folder: where blocks are mapped files; None: in memory.
     """
 
-    def __init__(self, layout: Layout, method: Method, clients: int, seed: int, folder: Path | None = None) -> None:
-        self.layout = layout
+    def __init__(
+        self, part_table: PartTable, method: Method, clients: int, seed: int, folder: Path | None = None
+    ) -> None:
+        self.part_table = part_table
         self.method = method
         self.clients = clients
         self.seed = seed
         self.touched = torch.zeros(clients, dtype=torch.bool)
         self.blocks: Tensors = {}
         self._folder = folder
-        for entry in layout.stored:
-            self.blocks[entry.key] = self._allocate(entry.key, entry.value)
+        for spec in part_table.stored:
+            self.blocks[spec.key] = self._allocate(spec.key, spec.value)
 
     def _allocate(self, name: str, value: Tensor) -> Tensor:
         shape = [self.clients, *value.shape]
@@ -54,8 +56,8 @@ class ClientState:
     def start(self, client: int) -> Tensors:
         """A client's stored tensors before it ever trained."""
         seed = torch.tensor(key(self.seed, "initial", client))
-        values = {**self.layout.common, **self.method.initial(self.layout.common, client, seed)}
-        values.update(self.method.received(values, at="start"))
+        values = {**self.part_table.common, **self.method.initial(self.part_table.common, client, seed)}
+        values.update(self.method.on_receive(values, at="start"))
         return {name: values[name] for name in self.blocks}
 
     def row(self, client: int) -> Tensors:
@@ -92,12 +94,12 @@ class ClientState:
             final: nothing is sent any more, not even to all.
             round: the current one; some parts are exchanged only in the first rounds.
         """
-        values = {**self.layout.common, **self.row(client)}
-        for entry in self.layout.received:
-            if (receives and entry.exchanged(round)) or (entry.to_all and not (final and entry.stored)):
-                assert entry.receives is not None
-                values[entry.key] = server[entry.receives]
-        return {**values, **self.method.received(values, at)} if receives else values
+        values = {**self.part_table.common, **self.row(client)}
+        for spec in self.part_table.received:
+            if (receives and spec.exchanged(round)) or (spec.to_all and not (final and spec.stored)):
+                assert spec.receive_from is not None
+                values[spec.key] = server[spec.receive_from]
+        return {**values, **self.method.on_receive(values, at)} if receives else values
 
     def send(self, clients: Iterable[int], server: Tensors, round: int = 1) -> None:
         """The end of a round: clients keep what they received, as far as it is stored."""

@@ -20,9 +20,9 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from pfl_fast.engine.metrics import Score
+from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.engine.results.metrics import Score
 from pfl_fast.engine.server import Server, Unfinished
-from pfl_fast.engine.training import LocalReport
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Tensors
 

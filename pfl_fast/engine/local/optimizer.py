@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.engine.factors import Factors
-from pfl_fast.engine.layout import ADAM
+from pfl_fast.engine.local.linear_gradients import GradientFactors
+from pfl_fast.engine.state.part_table import ADAM
 from pfl_fast.methods.base import Phase, Tensors
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam, as everywhere
-Lift = Callable[[Callable[..., Any]], Callable[..., Any]]  # makes a function of one client one of a stack
+Batcher = Callable[[Callable[..., Any]], Callable[..., Any]]  # makes a function of one client one of a stack
 
 
 @dataclass(frozen=True)
-class Descent:
+class StepSettings:
     """How parameters are stepped in one round.
 
     Attributes:
@@ -39,25 +39,25 @@ class Descent:
     round: int
     stop_at_nan: bool = True
 
-    def within(self, phase: Phase) -> Descent:
+    def for_phase(self, phase: Phase) -> StepSettings:
         """The same, with what a phase has in its place."""
         own = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay, **phase.sgd}
         return replace(self, lr=own["lr"], momentum=own["momentum"], weight_decay=own["weight_decay"])
 
 
-def alone(function: Callable[..., Any]) -> Callable[..., Any]:
+def identity(function: Callable[..., Any]) -> Callable[..., Any]:
     """For one client a function is what it is."""
     return function
 
 
-def takes_factors(phase: Phase, descent: Descent) -> bool:
+def takes_factors(phase: Phase, step_settings: StepSettings) -> bool:
     """Whether a gradient is only ever subtracted, so that nobody needs it as a tensor."""
-    return not (phase.adjust or phase.moves or phase.adam or phase.pull or descent.momentum)
+    return not (phase.edit_gradients or phase.update_mask or phase.adam or phase.proximal or step_settings.momentum)
 
 
 def only_steps(phase: Phase) -> bool:
     """Whether a phase changes nothing but the parameters it trains, and those by their gradients alone."""
-    hooks = (phase.after, phase.after_batch, phase.after_epoch, phase.after_step, phase.direction)
+    hooks = (phase.after, phase.after_batch, phase.after_epoch, phase.after_step, phase.custom_gradient)
     return not any(hooks)
 
 
@@ -66,9 +66,9 @@ def update(
     gradients: Tensors,
     tensors: Tensors,
     seed: Tensor,
-    descent: Descent,
-    lift: Lift,
-    factors: Mapping[str, Factors] = MappingProxyType({}),
+    step_settings: StepSettings,
+    batcher: Batcher,
+    factors: Mapping[str, GradientFactors] = MappingProxyType({}),
     room: Tensors | None = None,
 ) -> None:
     """Steps parameters in place.
@@ -87,19 +87,19 @@ def update(
     room = {} if room is None else room
     for name, gradient in factors.items():
         start, tensors[name] = tensors[name], room.pop(name, tensors[name])
-        gradient.descend_(tensors[name], start, descent.lr, descent.weight_decay)
+        gradient.sgd_step_(tensors[name], start, step_settings.lr, step_settings.weight_decay)
     for name in room.keys() & gradients.keys():
         tensors[name] = room.pop(name).copy_(tensors[name])
-    if phase.adjust:
-        gradients = lift(phase.adjust)(tensors, gradients)
+    if phase.edit_gradients:
+        gradients = batcher(phase.edit_gradients)(tensors, gradients)
     by_adam = [name for name in gradients if name.split(".")[0] in phase.adam]
     by_sgd = [name for name in gradients if name not in by_adam]
-    flags = lift(phase.moves)(tensors, seed) if phase.moves else {}
+    flags = batcher(phase.update_mask)(tensors, seed) if phase.update_mask else {}
     before = _copies(tensors, [name for name in by_sgd if name in flags])
     centers = _centers(phase, by_sgd, tensors)
     for strength in dict.fromkeys(strength for _, strength in centers.values()):
         names = [name for name, (_, own) in centers.items() if own == strength]
-        _sgd(names, gradients, tensors, descent, {name: centers[name][0] for name in names}, strength)
+        _sgd(names, gradients, tensors, step_settings, {name: centers[name][0] for name in names}, strength)
     for name, old in before.items():
         flag = flags[name.removeprefix("momentum.")]
         flag = flag.view(*flag.shape, *([1] * (old.dim() - flag.dim())))
@@ -108,7 +108,7 @@ def update(
         own = [tensors[f"{what}.{name}"] for what in ADAM]
         adam_(tensors[name], gradients[name], *own, lr=phase.adam[name.split(".")[0]])
     if phase.after_step:
-        write(lift(phase.after_step)(tensors), tensors)
+        write(batcher(phase.after_step)(tensors), tensors)
 
 
 def write(values: Mapping[str, Tensor], tensors: Tensors) -> None:
@@ -128,23 +128,28 @@ def _centers(phase: Phase, names: list[str], tensors: Tensors) -> dict[str, tupl
     found = {}
     for name in names:
         part, _, inside = name.partition(".")
-        where, strength = phase.pull.get(part, ("", 0.0))
+        where, strength = phase.proximal.get(part, ("", 0.0))
         center = f"{where}.{inside}"
         found[name] = (center, strength) if center in tensors else (name, 0.0)
     return found
 
 
 def _sgd(
-    names: list[str], gradients: Tensors, tensors: Tensors, descent: Descent, centers: Mapping[str, str], pull: float
+    names: list[str],
+    gradients: Tensors,
+    tensors: Tensors,
+    step_settings: StepSettings,
+    centers: Mapping[str, str],
+    pull: float,
 ) -> None:
     ops.sgd_(
         [tensors[name] for name in names],
         [gradients[name] for name in names],
-        [tensors[f"momentum.{name}"] for name in names] if descent.momentum else None,
+        [tensors[f"momentum.{name}"] for name in names] if step_settings.momentum else None,
         [tensors[centers[name]] for name in names] if pull else None,
-        lr=descent.lr,
-        momentum=descent.momentum,
-        weight_decay=descent.weight_decay,
+        lr=step_settings.lr,
+        momentum=step_settings.momentum,
+        weight_decay=step_settings.weight_decay,
         proximal=pull,
     )
 

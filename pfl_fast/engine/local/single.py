@@ -1,4 +1,4 @@
-"""Local training of one client; :mod:`pfl_fast.engine.stacked` trains many at once with the same steps and draws."""
+"""Local training of one client; :mod:`pfl_fast.engine.local.stacked` trains many at once with the same steps and draws."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.engine.factors import Factors, LinearLayers
-from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.modules import bind, evaluate_at, set_mode
-from pfl_fast.engine.updates import Descent, alone, only_steps, takes_factors, update, write
-from pfl_fast.methods.base import Batch, Method, Phase, Taken, Tensors
+from pfl_fast.engine.local.linear_gradients import GradientFactors, LinearGradients
+from pfl_fast.engine.local.modules import bind, evaluate_at, set_mode
+from pfl_fast.engine.local.optimizer import StepSettings, identity, only_steps, takes_factors, update, write
+from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.methods.base import Batch, Method, Phase, PhaseProgress, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_dropout, seed_names
 from pfl_fast.randomness import key
@@ -80,37 +80,37 @@ class Trainer:
     """
 
     def __init__(
-        self, layout: Layout, method: Method, data: FederatedData, device: torch.device, stop: Callable[[], bool]
+        self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device, stop: Callable[[], bool]
     ) -> None:
-        self.layout = layout
+        self.part_table = part_table
         self.method = method
         self.data = data
         self.device = device
         self.stop = stop
-        self.client = layout.bindable_client(device)
+        self.client = part_table.bindable_client(device)
         self.seed_names = seed_names(self.client)
 
     def trained_keys(self, phase: Phase, batch: int | None = None) -> list[str]:
         """Parameters that a phase steps, in the batch of that number in its epoch, or ever."""
-        parts = phase.turns[batch % len(phase.turns)] if batch is not None and phase.turns else phase.train
-        return [e.key for e in self.layout.entries if e.parameter and e.part in parts]
+        parts = phase.rotation[batch % len(phase.rotation)] if batch is not None and phase.rotation else phase.train
+        return [e.key for e in self.part_table.specs if e.parameter and e.part in parts]
 
     def source(self, phase: Phase) -> FederatedData:
         """Where the batches of a phase come from."""
         return self.data.whole() if phase.whole else self.data
 
-    def once_now(self, phase: Phase) -> bool:
+    def recomputes_each_step(self, phase: Phase) -> bool:
         """Whether what a phase wants once must be computed in every step after all."""
-        parts = {once.part for once in phase.once.values()}
+        parts = {once.part for once in phase.cached.values()}
         batch_dependent = any(
-            batch_norm_tensors(self.client.get_submodule(p)) and not self.layout.parts[p].evaluates for p in parts
+            batch_norm_tensors(self.client.get_submodule(p)) and not self.part_table.parts[p].eval_mode for p in parts
         )
         noisy = any(name.split(".")[0] in parts for name in self.seed_names)
         return batch_dependent or noisy or self.data.augments
 
-    def noise(self, descent: Descent, client: int, step: int) -> int:
+    def noise(self, step_settings: StepSettings, client: int, step: int) -> int:
         """The key of a step's noise."""
-        return key(descent.seed, "noise", client, descent.round, step)
+        return key(step_settings.seed, "noise", client, step_settings.round, step)
 
 
 class SingleTrainer(Trainer):
@@ -118,16 +118,16 @@ class SingleTrainer(Trainer):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.linear = LinearLayers(self.client)
+        self.linear = LinearGradients(self.client)
         self.room: Tensors = {}
 
-    def borrowed(self, phases: Sequence[Phase], descent: Descent) -> dict[str, bool]:
+    def borrowed(self, phases: Sequence[Phase], step_settings: StepSettings) -> dict[str, bool]:
         """Names of tensors that are read where they are, and whether a step moves them to where the client trains."""
-        if not all(only_steps(phase) and takes_factors(phase, descent.within(phase)) for phase in phases):
+        if not all(only_steps(phase) and takes_factors(phase, step_settings.for_phase(phase)) for phase in phases):
             return {}
         trained = {part for phase in phases for part in phase.train}
         weights = set(self.linear.weights.values())
-        moves = {e.key: e.part in trained for e in self.layout.entries if e.parameter}
+        moves = {e.key: e.part in trained for e in self.part_table.specs if e.parameter}
         return {name: moved for name, moved in moves.items() if name in weights or not moved}
 
     def train(
@@ -135,7 +135,7 @@ class SingleTrainer(Trainer):
         client: int,
         tensors: Tensors,
         phases: Sequence[Phase],
-        descent: Descent,
+        step_settings: StepSettings,
         room: Tensors | None = None,
     ) -> LocalReport:
         """Trains in place on ``tensors``, which are the client's and the optimizer's.
@@ -145,44 +145,46 @@ class SingleTrainer(Trainer):
         """
         report = LocalReport(client)
         self.room = {} if room is None else room
-        set_mode(self.client, self.layout.parts, training=True)
+        set_mode(self.client, self.part_table.parts, training=True)
         first_epoch = 0
         for phase in phases:
             bind(self.client, tensors, set(self.trained_keys(phase)))
-            taken = self.phase(phase, tensors, first_epoch, descent, report)
+            taken = self.phase(phase, tensors, first_epoch, step_settings, report)
             first_epoch += phase.epochs
-            if report.problem and descent.stop_at_nan:
+            if report.problem and step_settings.stop_at_nan:
                 break
             if phase.after:
                 write(phase.after(tensors, taken), tensors)
         report.problem = report.problem or first_not_finite(tensors, report.steps)
         return report
 
-    def phase(self, phase: Phase, tensors: Tensors, first_epoch: int, descent: Descent, report: LocalReport) -> Taken:
+    def phase(
+        self, phase: Phase, tensors: Tensors, first_epoch: int, step_settings: StepSettings, report: LocalReport
+    ) -> PhaseProgress:
         """One phase, epoch by epoch; says what was done in it."""
         before, loss = report.steps, math.nan
 
-        def taken() -> Taken:
+        def taken() -> PhaseProgress:
             last = torch.tensor(loss, dtype=torch.float64, device=self.device)
-            return Taken(torch.tensor(report.steps - before, device=self.device), descent.lr, last)
+            return PhaseProgress(torch.tensor(report.steps - before, device=self.device), step_settings.lr, last)
 
-        now, within = self.once_now(phase), descent.within(phase)
+        now, for_phase = self.recomputes_each_step(phase), step_settings.for_phase(phase)
         tables = {} if now else self.once_tables(phase, report.client)
-        turns = [self.trained_keys(phase, turn) for turn in range(max(len(phase.turns), 1))]
+        turns = [self.trained_keys(phase, turn) for turn in range(max(len(phase.rotation), 1))]
         trained = [{name: self.client.get_parameter(name) for name in turn} for turn in turns]
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            for number, (x, y, place) in enumerate(self.batches(phase, report, descent.round, epoch)):
-                noise = self.noise(descent, report.client, report.steps)
+            for number, (x, y, place) in enumerate(self.batches(phase, report, step_settings.round, epoch)):
+                noise = self.noise(step_settings, report.client, report.steps)
                 if self.seed_names:
                     seed_dropout(self.client, noise)
                 once = {name: table[place] for name, table in tables.items()}
                 batch = Batch(x, y, torch.tensor(noise, device=self.device), once)
                 if now:
-                    batch.once = self.once(phase, x)
+                    batch.cached = self.once(phase, x)
                 parameters = trained[number % len(trained)]
-                loss, recorded = self.step(phase, batch, parameters, tensors, within)
+                loss, recorded = self.step(phase, batch, parameters, tensors, for_phase)
                 report.add(len(y), loss, recorded)
-                if report.problem and descent.stop_at_nan:
+                if report.problem and step_settings.stop_at_nan:
                     return taken()
                 if phase.after_batch:
                     write(phase.after_batch(tensors, taken()), tensors)
@@ -191,20 +193,25 @@ class SingleTrainer(Trainer):
         return taken()
 
     def step(
-        self, phase: Phase, batch: Batch, parameters: Mapping[str, Tensor], tensors: Tensors, descent: Descent
+        self,
+        phase: Phase,
+        batch: Batch,
+        parameters: Mapping[str, Tensor],
+        tensors: Tensors,
+        step_settings: StepSettings,
     ) -> tuple[float, dict[str, float]]:
         """The steps on one batch; gives loss and recorded quantities of the last, and frees everything else."""
-        factors: dict[str, Factors] = {}
+        factors: dict[str, GradientFactors] = {}
         for _ in range(phase.repeats):
-            if phase.direction:
-                loss, recorded, gradients = self.directed(phase, batch, parameters, descent.lr)
+            if phase.custom_gradient:
+                loss, recorded, gradients = self.directed(phase, batch, parameters, step_settings.lr)
             else:
-                loss, recorded = self.linear.noted(phase.loss, self.client, batch)
+                loss, recorded = self.linear.record(phase.loss, self.client, batch)
                 gradients, factors = self.linear.gradients(loss, parameters)
-                if not takes_factors(phase, descent):
+                if not takes_factors(phase, step_settings):
                     gradients.update({name: self.linear.product(name, factors.pop(name)) for name in list(factors)})
             moving = [name for name in self.room if name in parameters]
-            update(phase, gradients, tensors, batch.seed, descent, alone, factors, self.room)
+            update(phase, gradients, tensors, batch.seed, step_settings, identity, factors, self.room)
             for name in moving:
                 parameters[name].data = tensors[name]
             del gradients  # or they would still be there when the next ones are computed
@@ -214,20 +221,20 @@ class SingleTrainer(Trainer):
         self, phase: Phase, batch: Batch, parameters: Mapping[str, Tensor], lr: float
     ) -> tuple[Tensor, Tensors, Tensors]:
         """Loss and recorded quantities of the last slope that the phase's direction asks for, and the direction."""
-        assert phase.direction is not None
+        assert phase.custom_gradient is not None
         last: list[tuple[Tensor, Tensors]] = []
 
-        def slope(values: Tensors, samples: slice = slice(None), noted: bool = True) -> Tensors:
+        def gradient_at(values: Tensors, samples: slice = slice(None), reported: bool = True) -> Tensors:
             there = {name: value.detach().requires_grad_() for name, value in values.items()}
-            once = {name: value[samples] for name, value in batch.once.items()}
+            once = {name: value[samples] for name, value in batch.cached.items()}
             part = Batch(batch.x[samples], batch.y[samples], batch.seed, once)
             loss, recorded = evaluate_at(self.client, phase.loss, there, part)
-            if noted:
+            if reported:
                 last[:] = [(loss.detach(), recorded)]
             return gradients_of(loss, list(there), list(there.values()))
 
         values = {name: parameter.detach() for name, parameter in parameters.items()}
-        gradients = phase.direction(slope, values, len(batch.y), lr)
+        gradients = phase.custom_gradient(gradient_at, values, len(batch.y), lr)
         return (*last[0], gradients)
 
     def batches(
@@ -250,14 +257,14 @@ class SingleTrainer(Trainer):
     def once(self, phase: Phase, x: Tensor) -> Tensors:
         """What a phase wants once, for one batch."""
         with torch.no_grad():
-            return {name: once.compute(self.client, x) for name, once in phase.once.items()}
+            return {name: once.compute(self.client, x) for name, once in phase.cached.items()}
 
     def once_tables(self, phase: Phase, client: int) -> Tensors:
         """What a phase wants once, for all training samples of the client, in their own order."""
-        if not phase.once:
+        if not phase.cached:
             return {}
         rows = [self.once(phase, x) for x, _ in self.data.evaluation("train", client)]
-        return {name: torch.cat([row[name] for row in rows]) for name in phase.once}
+        return {name: torch.cat([row[name] for row in rows]) for name in phase.cached}
 
 
 def gradients_of(loss: Tensor, names: Sequence[str], parameters: Sequence[Tensor]) -> Tensors:

@@ -9,10 +9,10 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
-from pfl_fast.engine.layout import Layout
-from pfl_fast.engine.metrics import Score, Summary, last_mean, summarise
+from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.engine.results.metrics import Score, Summary, last_mean, summarise
 from pfl_fast.engine.sampling import Cohort
-from pfl_fast.engine.training import LocalReport
+from pfl_fast.engine.state.part_table import PartTable
 
 Scores = Mapping[int, Mapping[str, Score]]  # by client, by split
 
@@ -74,16 +74,16 @@ class RoundRecord:
         """Takes over the test of the server's model."""
         self.values["global_accuracy"] = score.accuracy if score else None
 
-    def moved(self, layout: Layout, cohort: Cohort, clients: int, round: int) -> None:
+    def moved(self, part_table: PartTable, cohort: Cohort, clients: int, round: int) -> None:
         """Counts the numbers sent up and down in this round."""
-        up = {e.uploads: e.value.numel() for e in layout.uploaded if e.exchanged(round)}
-        down = {e.receives: e.value.numel() for e in layout.received if e.exchanged(round)}
-        mixed = sum(e.value.numel() * layout.parts[e.part].copies for e in layout.mixed)
-        to_all = {e.receives for e in layout.received if layout.parts[e.part].recipients == "all"}
-        everyone = clients if len(cohort.receives) == clients else len(cohort.trains)
+        up = {e.upload_to: e.value.numel() for e in part_table.uploaded if e.exchanged(round)}
+        down = {e.receive_from: e.value.numel() for e in part_table.received if e.exchanged(round)}
+        mixed = sum(e.value.numel() * part_table.parts[e.part].mixture_size for e in part_table.mixed)
+        to_all = {e.receive_from for e in part_table.received if part_table.parts[e.part].recipients == "all"}
+        everyone = clients if len(cohort.receiving) == clients else len(cohort.training)
         sent = sum(n * (clients if name in to_all else everyone) for name, n in down.items())
-        self.values["uploaded"] = len(cohort.uploads) * sum(up.values())
-        self.values["downloaded"] = sent + len(cohort.uploads) * mixed
+        self.values["uploaded"] = len(cohort.uploading) * sum(up.values())
+        self.values["downloaded"] = sent + len(cohort.uploading) * mixed
 
     def with_seconds(self, laps: Mapping[str, float], workers: int) -> RoundRecord:
         """Takes over how long things took, and puts the numbers in order."""
@@ -97,7 +97,7 @@ class RoundRecord:
             "round": self.round,
             **{name: self.values.pop(name, None) for name in HEADLINE},
             **self.values,
-            "clients_trained": len(self.cohort.trains),
+            "clients_trained": len(self.cohort.training),
             "skipped": self.skipped,
             "seconds": total,
             "seconds_by_part": seconds,

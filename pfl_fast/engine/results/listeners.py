@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfl_fast.engine.records import RoundRecord
-from pfl_fast.engine.training import LocalReport
+from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.engine.results.records import RoundRecord
 
 
 class Listener:

@@ -30,7 +30,7 @@ def set_mode(client: Client, parts: dict[str, Part], training: bool) -> None:
     """Training mode for all parts but those that always evaluate."""
     client.train(training)
     for name, part in parts.items():
-        if part.evaluates:
+        if part.eval_mode:
             client.get_submodule(name).eval()
 
 

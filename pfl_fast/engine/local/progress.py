@@ -7,15 +7,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pfl_fast.engine.training import LocalReport
-from pfl_fast.engine.updates import write
-from pfl_fast.methods.base import Taken, Tensors
+from pfl_fast.engine.local.optimizer import write
+from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.methods.base import PhaseProgress, Tensors
 
-Hook = Callable[[Tensors, Taken], Tensors]
+Hook = Callable[[Tensors, PhaseProgress], Tensors]
 LOSS = ""  # among the quantities that are noted; recorded ones have names
 
 
-class Tally:
+class StackProgress:
     """Steps, samples, losses and recorded quantities of a stack.
 
     Args:
@@ -53,7 +53,7 @@ class Tally:
         if hook is None:
             return
         taken = [now - before for now, before in zip(self.steps[rows], self.before[rows], strict=True)]
-        lifted = torch.vmap(lambda own, steps, loss: hook(own, Taken(steps, lr, loss)))
+        lifted = torch.vmap(lambda own, steps, loss: hook(own, PhaseProgress(steps, lr, loss)))
         write(lifted(tensors, torch.tensor(taken, device=self.device), self.last[rows]), tensors)
 
     def note_last(self) -> None:

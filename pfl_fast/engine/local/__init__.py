@@ -1,0 +1,1 @@
+"""Local training of one client or a stack of clients."""

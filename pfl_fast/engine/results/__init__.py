@@ -1,0 +1,1 @@
+"""Results of a run: metrics, records of rounds, listeners, the run folder."""

@@ -1,0 +1,1 @@
+"""State of a run: the part table, tensors of clients and server, checkpoints."""
