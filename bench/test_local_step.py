@@ -35,14 +35,14 @@ def one_client(method):
 
 def engine_step(experiment, x, y):
     """As :meth:`pfl_fast.engine.local.single.SingleTrainer.phase` takes it, with the features that it takes once."""
-    server = experiment.server
-    worker, (phase,) = server.executor.workers[0], server.method.phases(1)
-    trainer, tensors = worker.single, worker.load([server.state.view(0, server.tensors)], stack=False)
+    run = experiment.round
+    worker, (phase,) = run.executor.workers[0], run.method.phases(1)
+    trainer, tensors = worker.single, worker.load([run.state.clients.view(0, run.state.server)], stack=False)
     set_mode(trainer.client, trainer.part_table.parts, training=True)
     bind(trainer.client, tensors, set(trainer.trained_keys(phase)))
     parameters = {name: trainer.client.get_parameter(name) for name in trainer.trained_keys(phase)}
     batch = Batch(x, y, torch.tensor(1), trainer.once(phase, x))
-    return lambda: trainer.step(phase, batch, parameters, tensors, server.step_settings(1))
+    return lambda: trainer.step(phase, batch, parameters, tensors, run.step_settings(1))
 
 
 def plain_step(experiment, x, y, compiles):

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition
-from pfl_fast.engine.executor import Executor
-from pfl_fast.engine.local.single import Interrupted, LocalReport
+from pfl_fast.engine.executors import make_executor
+from pfl_fast.engine.local.progress import LocalReport
+from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.records import Bests, RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
+from pfl_fast.engine.round import Round
 from pfl_fast.engine.sampling import sample
-from pfl_fast.engine.server import Server
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.stopping import stop_on_signals
@@ -45,7 +46,7 @@ class Experiment:
         model: name of a model, ``"module:attribute"``, any ``nn.Module`` (say its ``head``), or ``"auto"``.
         partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or ``"auto"``.
         preset: of the method, such as FedCP's ``"official"``.
-        out: folder for results and checkpoints, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
+        out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
         report: told what the user should know, line by line.
         values: any setting (``rounds=10``) or option of the method (``lam=1``).
 
@@ -97,7 +98,7 @@ class Experiment:
         self.records: list[dict[str, Any]] = []
         self.bests: Bests = {}
         self._stack = ExitStack()
-        self._server: Server | None = None
+        self._round: Round | None = None
         self._memory: Estimate | None = None
         if out is not None:
             folder = RunFolder(Path(out), s.checkpoint_seconds)
@@ -128,19 +129,19 @@ class Experiment:
         return experiment
 
     @property
-    def server(self) -> Server:
+    def round(self) -> Round:
         """Runs the rounds; made when first asked for, as state takes memory."""
-        if self._server is None:
+        if self._round is None:
             s = self.settings
             folder = (
                 Path(self._stack.enter_context(TemporaryDirectory(prefix="pfl-fast-"))) if s.state == "disk" else None
             )
             state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder)
             devices = assembly.find_devices(s.device)
-            executor = Executor(s.executor, devices, s.workers, s.stack, self.part_table, self.method, self.data)
+            executor = make_executor(s.executor, devices, s.workers, s.stack, self.part_table, self.method, self.data)
             self._stack.callback(executor.close)
-            self._server = Server(s, self.part_table, self.method, self.data, state, executor, self._client_done)
-        return self._server
+            self._round = Round(s, self.part_table, self.method, self.data, state, executor, self._client_done)
+        return self._round
 
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.
@@ -148,16 +149,14 @@ class Experiment:
         Ctrl-C and SIGTERM end it between two steps with :class:`Interrupted`; results and state are kept.
         """
         refuse_if_too_large(self.memory())
-        server, stop = self.server, self.server.executor.stop
+        runs, stop = self.round, self.round.executor.stop
         self._tell("started")
         try:
             while not self._is_done():
                 with stop_on_signals(stop), self._chosen_ops():
                     if stop.is_set():
                         raise Interrupted
-                    record = (
-                        server.round() if server.rounds_done or not self._wants_initial() else server.initial_record()
-                    )
+                    record = runs.run() if runs.state.rounds_done or not self._wants_initial() else runs.run_initial()
                     self._keep(record)
                 yield record.values
         except (Interrupted, PflFastError) as error:
@@ -167,14 +166,14 @@ class Experiment:
 
     def _keep_what_there_is(self, error: Exception) -> None:
         if isinstance(error, Interrupted):
-            error.signal = self.server.executor.stop.signal
+            error.signal = self.round.executor.stop.signal
             self._tell("interrupted")
             return
         with suppress(PflFastError):  # the first error says more than one about what follows from it
             self._tell("interrupted")
 
     def _is_done(self) -> bool:
-        return self.server.rounds_done >= self.server.last_round
+        return self.round.state.rounds_done >= self.round.last_round
 
     def _wants_initial(self) -> bool:
         return self.settings.eval_initial and not self.records
@@ -206,10 +205,10 @@ class Experiment:
     def memory(self) -> Estimate:
         """What the run will take, as seen when first asked for, before it starts."""
         if self._memory is None:
-            s, executor = self.settings, self.server.executor
-            workers = together = len(executor.workers)
-            if executor.kind == "batched":
-                together = max(len(unit) for unit in executor.units(sample(s, self.data.clients, 1).training))
+            s, executor = self.settings, self.round.executor
+            workers = len(executor.workers)
+            units = executor.units(sample(s, self.data.clients, 1).training)
+            together = workers * max(len(unit) for unit in units)
             with self._chosen_ops():
                 self._memory = estimate(
                     self.part_table, self.method, self.data, s, together, workers, on_disk=s.state == "disk"
@@ -231,7 +230,7 @@ class Experiment:
             "partition": self.partition.kind,
             "partition_hash": self.partition.hash,
             "batch_norm": self.part_table.batch_norm,
-            "executor": self.server.executor.kind,
+            "executor": self.round.executor.name,
             "seed": self.settings.seed,
         }
 
@@ -244,16 +243,16 @@ class Experiment:
         """A client's model as it is now: a module that takes a batch of samples and gives logits."""
         if not 0 <= number < self.data.clients:
             raise ValueError(f"client must be from 0 to {self.data.clients - 1}, got {number}")
-        return ClientModel(self.method, self.part_table, self.server.evaluation_tensors(number))
+        return ClientModel(self.method, self.part_table, self.round.evaluation_tensors(number))
 
     def close(self) -> None:
         """Ends threads and removes temporary files."""
         self._stack.close()
-        self._server = None
+        self._round = None
 
     def _client_done(self, done: int, total: int, report: LocalReport) -> None:
         for listener in self.listeners:
-            listener.client_done(self.server.rounds_done + 1, done, total, report)
+            listener.client_done(self.round.state.rounds_done + 1, done, total, report)
 
     def _keep(self, record: RoundRecord) -> dict[str, Any]:
         record.values["data"] = self.dataset.source

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
 
+from pfl_fast.engine.executor import Worker
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.end_to_end.cases import Case, experiment_of
@@ -20,7 +21,6 @@ from bench.growth import memory
 from bench.yardstick import Server
 from pfl_fast import Experiment
 from pfl_fast.data.synthetic import synthetic
-from pfl_fast.engine.executor import Worker
 
 YARDSTICK, OURS = SIDES = ("yardstick", "ours")
 PARTS = ("data", "local", "aggregate", "send", "evaluate")
@@ -37,7 +37,7 @@ def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
     experiment = experiment_of(case, folder)
     server = twin(experiment)
     flops = flops_per_sample(case, experiment) * int(experiment.data.train_sizes.sum())
-    rounds, executor = experiment.rounds(), experiment.server.executor.kind
+    rounds, executor = experiment.rounds(), experiment.round.executor.kind
     records: dict[str, list[dict]] = {side: [] for side in SIDES}
     for _ in range(1 + repetitions):
         records[YARDSTICK].append(timed(server.round))
@@ -164,7 +164,7 @@ def equal_clients(case: Case, clients: int, steps: int, **settings: object) -> E
 
 
 def local_kernels(experiment: Experiment) -> int:
-    server = experiment.server
+    server = experiment.round
     return footprint(lambda: server.train(server.cohort(1), 1))[1]
 
 
@@ -225,7 +225,7 @@ def exchange_seconds(server: Server) -> float:
 
 def seconds_of_loading(experiment: Experiment) -> float:
     """All clients' copies of what they received into where they train, as the executor does it."""
-    server = experiment.server
+    server = experiment.round
     phases, step_settings = server.method.phases(1), server.step_settings(1)
 
     def load(worker: Worker, client: int) -> None:
@@ -241,6 +241,6 @@ def seconds_of_loading(experiment: Experiment) -> float:
 def seconds_of_reading(experiment: Experiment) -> float:
     """The largest values of all uploads, which is nothing but reading them."""
     begin = perf_counter()
-    for block in experiment.server.last_uploads.values():
+    for block in experiment.round.last_uploads.values():
         block.amax()
     return perf_counter() - begin

@@ -65,7 +65,7 @@ def samples(data: FederatedData, split: str, client: int) -> tuple[Tensor, Tenso
 def client_of(experiment: Experiment, number: int) -> nn.Module:
     """One client of the yardstick with the library's initial values."""
     initial, options = experiment.part_table.client, experiment.options
-    tensors = experiment.server.view(number)
+    tensors = experiment.round.client_tensors(number)
     values = [getattr(options, name) for name in OPTIONS[experiment.method_name]]
     if "projector.personal" in tensors:
         values.insert(0, tensors["projector.personal"].shape[1])

@@ -14,7 +14,7 @@ import click
 
 from pfl_fast.cli import pages
 from pfl_fast.cli.progress import Bar, Lines, Progress
-from pfl_fast.engine.local.single import Interrupted
+from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.stopping import stop_on_signals
 from pfl_fast.experiment import Experiment
 

@@ -1,4 +1,4 @@
-"""Batches for all clients from one set of flat arrays: no copies, no workers, one operator call for many samples."""
+"""Batches of all clients from one set of flat arrays: no copies, no loader processes, one operator call per chunk."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pfl_fast.data.partition import SPLITS, Partition
 from pfl_fast.errors import DataError, did_you_mean
 from pfl_fast.randomness import bits, key, permutation
 
-# Batches are cut from one larger tensor of about this size: large enough that calls cost nothing, small enough for
-# the cache.
+# Batches are cut from a larger tensor of about this size: call overhead is negligible, and it fits the cache.
 CHUNK_BYTES = 1 << 20
-# Of tests, and of what is computed once per round: activations stay in the cache. The same on every device, as noise in
-# tests is drawn by batch.
+# Batch size of tests and cached values: activations fit the cache. The same on every device, since the noise of tests
+# is seeded per batch.
 EVALUATION_BATCH = 100
+STACKED_EVALUATION = 4000  # most samples in one stacked evaluation batch
 
 
 class Samples(NamedTuple):
@@ -35,74 +35,75 @@ class Samples(NamedTuple):
     y: Tensor
 
 
-class Step(NamedTuple):
-    """One client's batch: ``x [B, ...]``, ``y [B]``, and ``place [B]``, where in the client's list the samples are."""
+class ClientBatch(NamedTuple):
+    """One client's batch: ``x [B, ...]``, ``y [B]`` and ``position [B]`` of the samples in the client's list."""
 
     x: Tensor
     y: Tensor
-    place: Tensor
+    position: Tensor
 
 
-class Group(NamedTuple):
-    """Clients with equally many samples at a step: their ``rows``, ``x [C, B, ...]``, ``y`` and ``place [C, B]``."""
+class StackedBatch(NamedTuple):
+    """Equally large batches of the clients in ``rows``: ``x [C, B, ...]``, ``y [C, B]`` and ``position [C, B]``."""
 
     rows: slice
     x: Tensor
     y: Tensor
-    place: Tensor
+    position: Tensor
 
-    def first(self, count: int) -> Group:
-        """Of its first ``count`` clients, or of all if there are no more."""
+    def first(self, count: int) -> StackedBatch:
+        """Returns the batches of at most the first ``count`` clients."""
         begin, end = self.rows.start, min(self.rows.stop, self.rows.start + count)
-        return Group(slice(begin, end), self.x[:count], self.y[:count], self.place[:count])
+        return StackedBatch(slice(begin, end), self.x[:count], self.y[:count], self.position[:count])
 
 
-class Visits(NamedTuple):
-    """Samples in the order of an epoch: index in the data set, place in the client's list, key of the augmentation."""
+class SampleOrder(NamedTuple):
+    """Samples in the order of an epoch: index in the data set, position in the client's list, augmentation key."""
 
     sample: Tensor
-    place: Tensor
+    position: Tensor
     keys: Tensor | None
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Visits:
-        """The function of all three."""
-        return Visits(function(self.sample), function(self.place), None if self.keys is None else function(self.keys))
+    def map(self, function: Callable[[Tensor], Tensor]) -> SampleOrder:
+        """Applies ``function`` to every field."""
+        keys = None if self.keys is None else function(self.keys)
+        return SampleOrder(function(self.sample), function(self.position), keys)
 
-    def cut(self, begin: int, end: int) -> Visits:
-        """Those from ``begin`` to ``end`` of the first dimension."""
+    def cut(self, begin: int, end: int) -> SampleOrder:
+        """Returns entries ``begin`` to ``end`` of the first dimension."""
         return self.map(lambda values: values[begin:end])
 
-    def fold(self, *shape: int) -> Visits:
-        """In another shape."""
+    def fold(self, *shape: int) -> SampleOrder:
+        """Returns the entries in another shape."""
         return self.map(lambda values: values.view(shape))
 
 
-def _stack(visits: Sequence[Visits]) -> Visits:
-    keys = [v.keys for v in visits if v.keys is not None]
-    sample, place = (torch.stack(values) for values in ([v.sample for v in visits], [v.place for v in visits]))
-    return Visits(sample, place, torch.stack(keys) if keys else None)
+def _stack(orders: Sequence[SampleOrder]) -> SampleOrder:
+    keys = [order.keys for order in orders if order.keys is not None]
+    sample, position = torch.stack([o.sample for o in orders]), torch.stack([o.position for o in orders])
+    return SampleOrder(sample, position, torch.stack(keys) if keys else None)
 
 
 class FederatedData:
-    """All clients' samples, and the order in which each client sees them.
+    """Samples of all clients, and the order in which each client visits them.
 
     Args:
-        dataset: the samples; memory-mapped arrays are not read until asked for.
-        partition: who has which.
-        batch_size: of training.
-        seed: orders and augmentation follow from it.
-        shuffle: a new order in every epoch; otherwise always that of the partition.
-        drop_last: leave out a last batch that is not full.
-        skip_single: leave out a last batch of one sample, which BatchNorm cannot train on.
-        augment: ``"none"``, ``"flip"``, ``"flip-rotate"`` or ``"crop-flip"``, of training images.
-        device: where all arrays are put.
-        dtype: of images and features.
+        dataset: samples; memory-mapped arrays are read on demand.
+        partition: samples of each client.
+        batch_size: training batch size.
+        seed: seed of sample orders and augmentation.
+        shuffle: draw a new order in every epoch; otherwise use the order of the partition.
+        drop_last: drop an incomplete last batch.
+        skip_single: drop a last batch of one sample, which BatchNorm cannot train on.
+        augment: augmentation of training images: ``"none"``, ``"flip"``, ``"flip-rotate"`` or ``"crop-flip"``.
+        device: device of all arrays.
+        dtype: dtype of images and features.
         channels_last: memory format of images.
 
     Attributes:
-        clients: how many.
-        num_classes: of the data set.
-        input_shape: of one sample, as a model gets it.
+        clients: number of clients.
+        num_classes: number of classes.
+        input_shape: shape of one sample, as a model receives it.
     """
 
     def __init__(
@@ -143,36 +144,36 @@ class FederatedData:
 
     @property
     def train_sizes(self) -> NDArray[np.int64]:
-        """``[clients]``, training samples of each."""
+        """``[clients]`` numbers of training samples."""
         return self._sizes["train"]
 
     @property
     def test_sizes(self) -> NDArray[np.int64]:
-        """``[clients]``, test samples of each."""
+        """``[clients]`` numbers of test samples."""
         return self._sizes["test"]
 
     @property
     def validation_sizes(self) -> NDArray[np.int64]:
-        """``[clients]``, validation samples of each."""
+        """``[clients]`` numbers of validation samples."""
         return self._sizes["validation"]
 
     @property
     def augments(self) -> bool:
-        """Whether training samples change from epoch to epoch."""
+        """True if training samples are augmented."""
         return self.augment != "none"
 
     @property
     def tests(self) -> list[str]:
-        """The splits that clients are tested on."""
+        """Splits that clients are tested on."""
         return ["test"] + (["validation"] if self.validation_sizes.any() else [])
 
     @property
     def bytes(self) -> int:
-        """Size of the arrays of samples and labels."""
+        """Size in bytes of the sample and label arrays."""
         return self._x.nbytes + self._y.nbytes
 
     def to(self, device: torch.device) -> FederatedData:
-        """The same on another device; arrays that are there already are shared."""
+        """Returns the data on ``device``; arrays already there are shared."""
         if device == self.device:
             return self
         other = copy(self)
@@ -183,94 +184,109 @@ class FederatedData:
         return other
 
     def whole(self) -> FederatedData:
-        """The same clients with one batch per epoch, of all samples that their batches have here."""
+        """Returns the data with one batch per epoch, holding the samples of all batches."""
         other = copy(self)
         other._rest = self._full * self.batch_size + self._rest
         other._full = np.zeros_like(self._full)
         return other
 
     def steps(self, client: int) -> int:
-        """Batches in each of the client's epochs."""
+        """Returns the number of batches in an epoch of the client."""
         return int(self._full[client] + (self._rest[client] > 0))
 
     def indices(self, split: str, client: int) -> Tensor:
-        """The client's samples, as indices of the data set."""
+        """Returns the client's samples, as indices of the data set."""
         return self._lists(split)[client]
 
     def union(self, split: str) -> Tensor:
-        """Samples of all clients, each once and sorted: clients may share tests."""
+        """Returns the sorted union of all clients' samples; clients may share test samples."""
         samples: Tensor = torch.cat(self._lists(split)).unique()
         return samples
 
-    def places(self, client: int, round: int, epoch: int) -> Tensor:
-        """``[n]``, the places in the client's list of training samples that this epoch visits, in turn."""
+    def positions(self, client: int, round: int, epoch: int) -> Tensor:
+        """Returns ``[n]`` positions in the client's list of training samples, in the order of an epoch."""
         count = len(self._indices["train"][client])
         if not self.shuffle:
             return torch.arange(count, device=self.device)
-        places: Tensor = torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), count))
-        return places.to(self.device)
+        positions: Tensor = torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), count))
+        return positions.to(self.device)
 
     def order(self, client: int, round: int, epoch: int) -> Tensor:
-        """``[n]``, the client's training samples in the order of this epoch: a function of the seed and arguments."""
-        return self._indices["train"][client][self.places(client, round, epoch)]
+        """Returns ``[n]`` training samples in the order of an epoch, a pure function of the seed and the arguments."""
+        return self._indices["train"][client][self.positions(client, round, epoch)]
 
     def augment_keys(self, client: int, round: int, epoch: int) -> Tensor | None:
-        """``[n]``, what decides the augmentation of each sample in :meth:`order`; None without augmentation."""
+        """Returns ``[n]`` augmentation keys of the samples in :meth:`order`; None without augmentation."""
         if not self.augments:
             return None
         draws = bits(key(self.seed, "augment", client, round, epoch), len(self._indices["train"][client]))
         return torch.from_numpy((draws >> np.uint64(1)).astype(np.int64)).to(self.device)
 
     def take(self, index: Tensor, augment_key: Tensor | None = None) -> Samples:
-        """Samples ``[*batch]`` of the data set as ``x [*batch, ...]`` (text int64) and ``y [*batch]``."""
+        """Returns the samples at ``index [*batch]`` as ``x [*batch, ...]`` (int64 for text) and ``y [*batch]``."""
         return Samples(self._take_x(index, augment_key), self._y[index])
 
-    def batches(self, client: int, round: int, epoch: int) -> Iterator[Step]:
-        """One epoch of one client."""
-        visits = self._visits(client, round, epoch)
+    def batches(self, client: int, round: int, epoch: int) -> Iterator[ClientBatch]:
+        """Yields the batches of one epoch of a client."""
+        order = self._sample_order(client, round, epoch)
         full = int(self._full[client]) * self.batch_size
-        for x, y, place in self._chunks(visits.cut(0, full).fold(-1, self.batch_size)):
-            yield Step(x, y, place)
+        for x, y, position in self._chunks(order.cut(0, full).fold(-1, self.batch_size)):
+            yield ClientBatch(x, y, position)
         if rest := int(self._rest[client]):
-            yield Step(*self._taken(visits.cut(full, full + rest)))
+            yield ClientBatch(*self._taken(order.cut(full, full + rest)))
 
     def stack_order(self, clients: Sequence[int]) -> list[int]:
-        """The clients as :meth:`stacked` has them: most batches first, then the larger last batch."""
+        """Returns the clients in the order of :meth:`stacked`: most batches first, then the larger last batch."""
         return sorted(clients, key=lambda c: (-self.steps(c), -(self._rest[c] or self.batch_size), c))
 
-    def stacked(self, clients: Sequence[int], round: int, epoch: int) -> Iterator[list[Group]]:
-        """One epoch of several clients at once, with the samples and augmentation of :meth:`batches`; never padded.
+    def stacked(self, clients: Sequence[int], round: int, epoch: int) -> Iterator[list[StackedBatch]]:
+        """Yields one epoch of several clients, with the samples and augmentation of :meth:`batches`, without padding.
 
-        At every step those still active are the first of :meth:`stack_order`, and a group's ``rows`` are places in it:
-        first all with a full batch, then a group for each size of smaller last batches.
+        Each item holds the batches of one step: those of the clients with a full batch, then one group per size of
+        smaller last batches. ``rows`` are positions in :meth:`stack_order`; active clients are a prefix of it.
         """
         ranked = self.stack_order(clients)
-        visits = [self._visits(client, round, epoch) for client in ranked]
+        order = [self._sample_order(client, round, epoch) for client in ranked]
         full = self._full[ranked]
         for begin, end in pairwise([*sorted({0, *full.tolist()}), None]):
-            extra = self._last_groups(ranked, visits, begin)
+            extra = self._last_groups(ranked, order, begin)
             if end is None:
                 if extra:
                     yield extra
                 return
             active = int((full > begin).sum())
-            rows = [v.cut(begin * self.batch_size, end * self.batch_size) for v in visits[:active]]
+            rows = [v.cut(begin * self.batch_size, end * self.batch_size) for v in order[:active]]
             # [clients, steps, batch] -> [steps, clients, batch]
             steps = (
                 _stack(rows).fold(active, end - begin, self.batch_size).map(lambda t: t.transpose(0, 1).contiguous())
             )
-            for x, y, place in self._chunks(steps):
-                yield [Group(slice(0, active), x, y, place), *extra]
+            for x, y, position in self._chunks(steps):
+                yield [StackedBatch(slice(0, active), x, y, position), *extra]
                 extra = []
 
     def evaluation(
         self, split: str, client: int | None = None, batch_size: int = EVALUATION_BATCH
     ) -> Iterator[Samples]:
-        """A client's samples (or all clients', see :meth:`union`) in their order, without augmentation."""
+        """Yields the samples of a client, or of all clients (see :meth:`union`), in order, without augmentation."""
         samples = self.union(split) if client is None else self.indices(split, client)
         for index in samples.split(batch_size):
             if len(index):
                 yield self.take(index)
+
+    def stacked_evaluation(self, split: str, clients: Sequence[int]) -> Iterator[tuple[int, list[int], Tensor, Tensor]]:
+        """Yields the batches of :meth:`evaluation` of several clients, equally large ones stacked.
+
+        Each item holds the number of the batch, rows (positions in ``clients``), ``x [C, b, ...]`` and ``y [C, b]``.
+        """
+        batches = [self.indices(split, client).split(EVALUATION_BATCH) for client in clients]
+        for number in range(max((len(own) for own in batches), default=0)):
+            sizes = {row: len(own[number]) for row, own in enumerate(batches) if number < len(own) and len(own[number])}
+            for size in dict.fromkeys(sizes.values()):
+                rows = [row for row, own_size in sizes.items() if own_size == size]
+                most = max(STACKED_EVALUATION // size, 1)
+                for first in range(0, len(rows), most):
+                    chunk = rows[first : first + most]
+                    yield number, chunk, *self.take(torch.stack([batches[row][number] for row in chunk]))
 
     def _lists(self, split: str) -> list[Tensor]:
         if split not in SPLITS:
@@ -285,33 +301,33 @@ class FederatedData:
             return x if keys is None else augmentation.augment(self.augment, x, keys, self._black)
         return self._x[index].to(torch.int64 if self._kind == "text" else self.dtype)
 
-    def _visits(self, client: int, round: int, epoch: int) -> Visits:
-        place = self.places(client, round, epoch)
-        return Visits(self._indices["train"][client][place], place, self.augment_keys(client, round, epoch))
+    def _sample_order(self, client: int, round: int, epoch: int) -> SampleOrder:
+        position = self.positions(client, round, epoch)
+        return SampleOrder(self._indices["train"][client][position], position, self.augment_keys(client, round, epoch))
 
-    def _taken(self, visits: Visits) -> tuple[Tensor, Tensor, Tensor]:
-        return (*self.take(visits.sample, visits.keys), visits.place)
+    def _taken(self, order: SampleOrder) -> tuple[Tensor, Tensor, Tensor]:
+        return (*self.take(order.sample, order.keys), order.position)
 
-    def _chunks(self, steps: Visits) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The steps of ``[steps, *batch]`` visits one by one, taken many at once."""
+    def _chunks(self, steps: SampleOrder) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yields the batches of ``[steps, *batch]`` samples one by one; each operator call takes a chunk of them."""
         if len(steps.sample) == 0:
             return
         size = max(1, CHUNK_BYTES // (steps.sample[0].numel() * self._x[0].numel() * self.dtype.itemsize))
-        labels, places = self._y[steps.sample].unbind(), steps.place.unbind()
+        labels, positions = self._y[steps.sample].unbind(), steps.position.unbind()
         for first in range(0, len(labels), size):
             part = slice(first, first + size)
             chunk = steps.cut(first, first + size)
-            yield from zip(self._take_x(chunk.sample, chunk.keys).unbind(), labels[part], places[part], strict=True)
+            yield from zip(self._take_x(chunk.sample, chunk.keys).unbind(), labels[part], positions[part], strict=True)
 
-    def _last_groups(self, ranked: list[int], visits: list[Visits], step: int) -> list[Group]:
-        """Groups of the clients whose last, smaller batch comes at this step."""
+    def _last_groups(self, ranked: list[int], order: list[SampleOrder], step: int) -> list[StackedBatch]:
+        """Returns the groups of clients whose smaller last batch comes at this step."""
         rows = [row for row, client in enumerate(ranked) if self._full[client] == step and self._rest[client]]
         groups = []
         for size in dict.fromkeys(int(self._rest[ranked[row]]) for row in rows):
             own = [row for row in rows if self._rest[ranked[row]] == size]
             begin = step * self.batch_size
-            taken = self._taken(_stack([visits[row].cut(begin, begin + size) for row in own]))
-            groups.append(Group(slice(own[0], own[-1] + 1), *taken))
+            taken = self._taken(_stack([order[row].cut(begin, begin + size) for row in own]))
+            groups.append(StackedBatch(slice(own[0], own[-1] + 1), *taken))
         return groups
 
     def _refuse_clients_without_steps(self) -> None:
@@ -320,7 +336,7 @@ class FederatedData:
                 raise DataError(f"client {client} has no training samples; take fewer clients, or another seed")
             if self.steps(client) == 0:
                 raise DataError(
-                    f"client {client} has {size} training samples, which drop_last or skip_single leaves no batch of "
+                    f"client {client} has {size} training samples: drop_last or skip_single leaves no batch "
                     f"(batch size {self.batch_size}); take a smaller batch size, fewer clients, or keep the last batch"
                 )
 

@@ -11,7 +11,7 @@ from pfl_fast.data.federated import EVALUATION_BATCH, FederatedData
 from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.engine.local.optimizer import StepSettings
-from pfl_fast.engine.local.single import SingleTrainer
+from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.part_table import PartTable
@@ -77,7 +77,7 @@ def estimate(
     """Adds up what a run will take; local training and tests are tried on one batch.
 
     Args:
-        layout: the part table.
+        part_table: the part table.
         method: whose losses and prediction are tried.
         data: of the clients.
         settings: of the rounds.
@@ -107,7 +107,7 @@ class Trial:
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, settings: RoundSettings) -> None:
         self.part_table, self.method, self.data = part_table, method, data
-        self.trainer = SingleTrainer(part_table, method, data, torch.device("cpu"), lambda: False)
+        self.trainer = SingleRunner(part_table, method, data, torch.device("cpu"))
         self.step_settings = StepSettings(settings.lr, settings.momentum, settings.weight_decay, settings.seed, round=1)
         self.largest = int(data.train_sizes.argmax())
 
@@ -118,18 +118,17 @@ class Trial:
         return max(self._phase_bytes(phase, tensors) for phase in self.method.every_phase())
 
     def _phase_bytes(self, phase: Phase, tensors: Tensors) -> int:
-        names = self.trainer.trained_keys(phase)
-        bind(self.trainer.client, tensors, set(names))
-        parameters: Tensors = {name: self.trainer.client.get_parameter(name) for name in names}
+        runner = self.trainer
+        runner.begin([self.largest], tensors, {})
+        runner.begin_phase(phase, [runner.trained_names(phase)])
         allocations = Allocations()
         with allocations:
-            batch = self._batch(self.trainer.source(phase))
-            batch.cached = self.trainer.once(phase, batch.x)
-            self.trainer.step(phase, batch, parameters, tensors, self.step_settings)
+            batch = self._batch(runner.source(phase))
+            with torch.no_grad():
+                batch.cached = {name: c.compute(runner.client, batch.x) for name, c in phase.cached.items()}
+            runner.step(phase, phase.loss, batch, slice(None), 0, self.step_settings).run()
         per_sample = sum(t.nbytes // len(t) for t in batch.cached.values())
-        tables = (
-            0 if self.trainer.recomputes_each_step(phase) else per_sample * int(self.data.train_sizes[self.largest])
-        )
+        tables = 0 if runner.recomputes_each_step(phase) else per_sample * int(self.data.train_sizes[self.largest])
         return allocations.most + tables
 
     def test_bytes(self) -> int:

@@ -182,7 +182,7 @@ class Method:
         raise NotImplementedError
 
     def phases(self, round: int) -> list[Phase]:
-        """Returns the phases of local training in a round, counted from 1; default: one phase for extractor and head."""
+        """Returns the phases of local training in a round, from 1; default: one phase for extractor and head."""
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs)]
 
     def final_phases(self) -> list[Phase]:
@@ -214,7 +214,7 @@ class Method:
         return logits
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
-        """Returns ``[b, C]`` logits of the server's model, whose parts are attributes of ``server``; None without one."""
+        """Returns ``[b, C]`` logits of the server's model, whose parts are attributes of ``server``, or None."""
         if not hasattr(server, "extractor") or not hasattr(server, "head"):
             return None
         logits: Tensor = server.head(server.extractor(batch.x))

@@ -48,7 +48,7 @@ class Part:
 
 
 def shared(module: nn.Module, name: str, recipients: str = "selected", upload_only: Iterable[str] = ()) -> Part:
-    """Returns a part that is trained, uploaded and overwritten by the average, except for the ``upload_only`` tensors."""
+    """Returns a part that is trained, uploaded and overwritten by the average, except for ``upload_only`` tensors."""
     names = frozenset(upload_only)
     return Part(deepcopy(module), receive_from=name, upload_to=name, recipients=recipients, upload_only=names)
 
@@ -109,7 +109,7 @@ def parameters_as_buffers(module: nn.Module, batch_norm: str) -> nn.Module:
 
 
 def holder_of(root: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """Returns the submodule of ``root`` that holds the tensor ``path``, created if missing, and the tensor's name in it."""
+    """Returns the submodule of ``root`` that holds the tensor ``path``, created if missing, and the tensor's name."""
     *above, last = path.split(".")
     for step in above:
         if step not in root._modules:
@@ -127,8 +127,8 @@ def reinitialized(module: nn.Module) -> nn.Module:
             reset()
         elif list(layer.parameters(recurse=False)):
             raise ConfigError(
-                f"the parameters of {name or 'the outermost module'} cannot be reinitialized: {type(layer).__name__} has no "
-                "reset_parameters(); add one, or choose the method's option that starts all parts from the same values"
+                f"the parameters of {name or 'the outermost module'} cannot be reinitialized: {type(layer).__name__} "
+                "has no reset_parameters(); add one, or choose the option that starts all parts from the same values"
             )
     return module
 

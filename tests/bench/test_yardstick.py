@@ -57,7 +57,7 @@ def test_two_rounds_equal_the_library(method, values):
     with toys.ran(method, **values) as running:
         for number, client in enumerate(server.clients):
             theirs = dict(client.state_dict())
-            assert_equal(renamed(running.server.view(number), theirs), theirs)
+            assert_equal(renamed(running.round.client_tensors(number), theirs), theirs)
         for mine, record in zip(rounds, running.records, strict=True):
             assert mine["accuracy"] == record["test_accuracy_after_agg"]
             assert mine["auc"] == pytest.approx(record["test_auc"])
@@ -75,7 +75,7 @@ def test_the_cnn_of_plain_layers_equals_the_librarys():
     server.round()
     with toys.ran("fedavg", **values) as running:
         theirs = dict(server.clients[1].state_dict())
-        assert_equal(renamed(running.server.view(1), theirs), theirs)
+        assert_equal(renamed(running.round.client_tensors(1), theirs), theirs)
 
 
 def test_numbers_of_a_method_are_taken_over():

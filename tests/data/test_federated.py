@@ -207,7 +207,7 @@ def test_whole_epochs_have_the_samples_of_all_batches_in_one(options):
         (batch,) = whole.batches(client, 2, 3)
         parts = list(data.batches(client, 2, 3))
         assert whole.steps(client) == 1
-        assert torch.equal(batch.place, torch.cat([part.place for part in parts]))
+        assert torch.equal(batch.position, torch.cat([part.position for part in parts]))
         assert torch.equal(batch.x, torch.cat([part.x for part in parts]))
         assert torch.equal(together[client][0][0], batch.x)
     assert data.steps(0) > 1, "the data itself is as it was"

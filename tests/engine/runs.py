@@ -43,10 +43,10 @@ def resumed(folder, *, norm=False, report=lambda _: None, **changes):
 
 def everything(experiment):
     """All tensors of a run, by name."""
-    server = experiment.server
-    state = {f"server/{name}": t.clone() for name, t in server.tensors.items()}
+    run = experiment.round
+    state = {f"server/{name}": t.clone() for name, t in run.state.server.items()}
     for client in range(experiment.data.clients):
-        state.update({f"{client}/{name}": t.clone() for name, t in server.view(client).items()})
+        state.update({f"{client}/{name}": t.clone() for name, t in run.client_tensors(client).items()})
     return state
 
 

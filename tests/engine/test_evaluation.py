@@ -11,6 +11,7 @@ from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import score
 from pfl_fast.engine.results.records import summarise_run
 from pfl_fast.engine.sampling import sample
+from pfl_fast.engine.worker import TestSettings
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
@@ -91,7 +92,7 @@ def test_the_untrained_model_is_round_0(method):
     expected = by_hand(untrained, range(5))[0]
     untrained.close()
     with toys.ran(method, tests=11, eval_initial=True) as running:
-        assert [r["round"] for r in running.records] == list(range(running.server.last_round + 1))
+        assert [r["round"] for r in running.records] == list(range(running.round.last_round + 1))
         assert running.records[0]["test_accuracy_after_agg"] == pytest.approx(expected)
         assert running.records[0]["test_accuracy_after_local"] is None
         assert running.summary()["test_accuracy_after_agg"]["best_round"] > 0
@@ -150,7 +151,7 @@ def test_who_has_a_global_model(method, values, there):
 @pytest.mark.parametrize(("decay", "expected"), [(1.0, [0.1, 0.1, 0.1]), (0.5, [0.1, 0.05, 0.025]), (0.0, [0.1, 0, 0])])
 def test_learning_rate_by_round(decay, expected):
     running = toys.experiment("fedavg", lr_decay=decay)
-    descents = [running.server.step_settings(number) for number in (1, 2, 3)]
+    descents = [running.round.step_settings(number) for number in (1, 2, 3)]
     assert all(isinstance(d, StepSettings) for d in descents)
     assert [d.lr for d in descents] == pytest.approx(expected)
     running.close()
@@ -269,9 +270,9 @@ def test_each_clients_own_best_round_counts_beside_the_best_round_of_all():
 def test_the_global_accuracy_is_that_of_the_servers_model(method, derived):
     """Also where it is put together from the clients' scores, as they hold that very model."""
     with toys.ran(method, model=toys.with_batch_norm(), batch_norm="shared", tests=5) as running:
-        server = running.server
-        assert server.clients_hold_the_servers_model == derived
-        tested = server.executor.workers[0].test_global(server.tensors, 2, 0)
+        run = running.round
+        assert run.clients_predict_as_server == derived
+        tested = run.executor.workers[0].test_global(run.state.server, TestSettings(seed=0, round=2))
         assert running.records[-1]["global_accuracy"] == pytest.approx(tested.accuracy)
 
 

@@ -1,13 +1,15 @@
-"""A round that was stopped and goes on comes to the same end: no client trains twice, none is left out."""
+"""An interrupted round that is continued has the same result: no client trains twice, none is left out."""
 
 import threading
 
 import pytest
 
-from pfl_fast.engine import executor as executor_module
-from pfl_fast.engine.local.single import Interrupted
-from pfl_fast.engine.server import NotFinite
+from pfl_fast.engine.client_work import ClientWork, NotFinite
+from pfl_fast.engine.executors import base as executors
+from pfl_fast.engine.local.progress import LocalReport
+from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.stopping import StopFlag
+from pfl_fast.engine.worker import Worker
 from tests.engine import toys
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -18,7 +20,7 @@ EXECUTORS = {
     "batched": {"executor": "batched", "stack": 2},
     "two devices": {"executor": "batched", "device": "cpu,cpu", "stack": 1},
 }
-# What would go wrong if a client trained again: its head, its momentum and its context are its own.
+# A client that trained twice would differ in its head, its momentum and its context.
 VALUES = {"momentum": 0.9, "keep_momentum": True, "rounds": 1, "join_ratio": 0.8}
 
 
@@ -29,8 +31,8 @@ def expected():
 
 
 def finish(running, expected):
-    """Goes on as if nothing had happened."""
-    running.server.executor.stop.clear()
+    """Continues the run."""
+    running.round.executor.stop.clear()
     running.run()
     assert toys.differences(toys.state_of(running), expected[0], 1e-9) == {}
     toys.assert_same_records(toys.numbers_of(running), expected[1], 1e-9)
@@ -48,20 +50,20 @@ def test_stopped_between_steps(executor, asked, expected, monkeypatch):
                 self.set()
             return super().is_set()
 
-    monkeypatch.setattr(executor_module, "StopFlag", Countdown)
+    monkeypatch.setattr(executors, "StopFlag", Countdown)
     running = toys.experiment("fedcp", **VALUES, **EXECUTORS[executor])
     with pytest.raises(Interrupted):
         running.run()
-    assert running.server.rounds_done == 0
+    assert running.round.state.rounds_done == 0
     finish(running, expected)
     running.close()
 
 
 def test_stopped_while_another_client_is_tested(expected, monkeypatch):
-    """The client under test has trained: what it became is kept, and so must be the word that it has."""
+    """A client that has trained is stored and marked as trained, though the run is stopped during its test."""
     running = toys.experiment("fedcp", **VALUES, **EXECUTORS["threads"])
-    stop, ended = running.server.executor.stop, threading.Event()
-    test, on_idle = executor_module.Worker.test, executor_module.Executor._on_idle
+    stop, ended = running.round.executor.stop, threading.Event()
+    test, on_idle = Worker.test, executors.Executor.on_idle_worker
 
     def slow_test(*arguments):
         if not stop.is_set():
@@ -69,15 +71,15 @@ def test_stopped_while_another_client_is_tested(expected, monkeypatch):
             assert ended.wait(10), "the other worker did not notice the stop"
         return test(*arguments)
 
-    def noted(self, work, unit):
+    def watched(self, work, unit):
         try:
             return on_idle(self, work, unit)
         except Interrupted:
             ended.set()
             raise
 
-    monkeypatch.setattr(executor_module.Worker, "test", slow_test)
-    monkeypatch.setattr(executor_module.Executor, "_on_idle", noted)
+    monkeypatch.setattr(Worker, "test", slow_test)
+    monkeypatch.setattr(executors.Executor, "on_idle_worker", watched)
     with pytest.raises(Interrupted):
         running.run()
     monkeypatch.undo()
@@ -88,15 +90,14 @@ def test_stopped_while_another_client_is_tested(expected, monkeypatch):
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_error_at_one_client_keeps_the_others(executor, expected, monkeypatch):
     running = toys.experiment("fedcp", **VALUES, **EXECUTORS[executor])
-    server = running.server
-    finish_client = server.finish
+    upload = ClientWork._upload
 
-    def one_fails(worker, trained, *arguments):
-        if trained.report.client == 3:
-            raise NotFinite(1, trained.report)
-        return finish_client(worker, trained, *arguments)
+    def one_fails(self, client, tensors):
+        if client == 3:
+            raise NotFinite(1, LocalReport(3))
+        upload(self, client, tensors)
 
-    monkeypatch.setattr(server, "finish", one_fails)
+    monkeypatch.setattr(ClientWork, "_upload", one_fails)
     with pytest.raises(NotFinite):
         running.run()
     monkeypatch.undo()

@@ -100,7 +100,7 @@ def test_the_more_train_at_once_the_more_is_needed():
 def test_workers_hold_no_initial_values_of_their_own():
     experiment = toys.experiment("fedpick", model=wide(), executor="threads", workers=2)
     initial = {name: p.data_ptr() for name, p in experiment.part_table.client.named_parameters()}
-    for worker in experiment.server.executor.workers:
+    for worker in experiment.round.executor.workers:
         for trainer in (worker.single, worker.stacked):
             assert {name: p.data_ptr() for name, p in trainer.client.named_parameters()} == initial
     for entry in experiment.part_table.of_model:

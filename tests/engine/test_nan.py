@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from pfl_fast.engine.client_work import NotFinite
 from pfl_fast.engine.local.single import first_not_finite
-from pfl_fast.engine.server import NotFinite
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
@@ -44,7 +44,7 @@ def test_stop_names_round_client_and_step(executor):
     running = toys.experiment("fedavg", SIZES, **values)
     with pytest.raises(NotFinite, match=r"round 1, client 3: the loss of step 2 is n.*--on-nan skip"):
         running.run()
-    assert running.server.rounds_done == 0
+    assert running.round.state.rounds_done == 0
     running.close()
 
 
@@ -91,9 +91,9 @@ def test_a_skipped_client_keeps_what_was_its_own(method):
     values = {"sizes": SIZES, "dataset": with_nan(), "on_nan": "skip", "momentum": 0.5, "keep_momentum": True}
     untrained = toys.experiment(method, **values)
     own = [entry.key for entry in untrained.part_table.stored if entry.receive_from is None]
-    before = untrained.server.state.row(BAD)
+    before = untrained.round.state.clients.row(BAD)
     with toys.ran(method, **values) as running:
-        after = running.server.state.row(BAD)
+        after = running.round.state.clients.row(BAD)
         assert all(torch.isfinite(t).all() for t in toys.state_of(running).values())
         assert toys.differences({n: after[n] for n in own}, {n: before[n] for n in own}, 0) == {}
     untrained.close()
@@ -105,7 +105,7 @@ def test_if_all_are_skipped_the_server_stays(executor):
     with toys.ran("fedavg", **values) as running:
         assert [r["skipped"] for r in running.records] == [list(range(len(toys.RAGGED)))] * 2
         assert [r["train_loss"] for r in running.records] == [None, None]
-        assert toys.differences(running.server.tensors, running.part_table.new_server(), 0) == {}
+        assert toys.differences(running.round.state.server, running.part_table.new_server(), 0) == {}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

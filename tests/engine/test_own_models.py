@@ -19,8 +19,8 @@ def test_frozen_parameters_stay():
         model[1].weight.requires_grad_(False)
 
     experiment = with_model(freeze, method="fedavg", momentum=0.5, weight_decay=0.1)
-    before = experiment.server.tensors["extractor.1.weight"].clone()
-    bias = experiment.server.tensors["extractor.1.bias"].clone()
+    before = experiment.round.state.server["extractor.1.weight"].clone()
+    bias = experiment.round.state.server["extractor.1.bias"].clone()
     experiment.run()
     state = everything(experiment)
     assert torch.allclose(state["server/extractor.1.weight"], before, atol=1e-7), "averaged, but not trained"

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.methods.base import Method, Phase, personal, shared
 from tests.engine import toys
 
@@ -136,16 +135,12 @@ def by_torch(running, client, steps, epochs):
 )
 def test_as_torchs_optimizers_have_it(method, steps, epochs):
     running = toys.experiment(method, local_epochs=2, rounds=1)
-    server = running.server
+    run = running.round
     for client in range(5):
         expected = by_torch(running, client, steps, epochs)
-        view = server.state.view(client, server.tensors)
-        step_settings = server.step_settings(1)
-        assert isinstance(step_settings, StepSettings)
-        (done,) = server.executor.workers[0].train(
-            [client], [view], running.method.phases(1), step_settings, stack=False
-        )
-        mine = {name: done.tensors[name].clone() for name in expected}
+        view = run.state.clients.view(client, run.state.server)
+        trained = toys.train_locally(running, client, view)
+        mine = {name: trained[name].clone() for name in expected}
         assert toys.differences(mine, expected, 1e-9) == {}
     running.close()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfl_fast.engine.local.single import Interrupted
+from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import ConfigError, PflFastError
@@ -31,7 +31,7 @@ class StopAfter(Listener):
     def client_done(self, *_):
         self.left -= 1
         if self.left == 0:
-            self.experiment.server.executor.stop.set()
+            self.experiment.round.executor.stop.set()
 
 
 def same(a, b):
@@ -57,7 +57,7 @@ def test_a_run_stopped_between_clients_goes_on_to_the_bit(tmp_path, executor, cl
     try:
         stopped.run()
     except Interrupted:
-        assert stopped.server.rounds_done < 3
+        assert stopped.round.state.rounds_done < 3
     else:
         assert clients == 12, "the last client ends the run"
     again = resumed(tmp_path / "run", norm=True)
@@ -79,7 +79,7 @@ def test_every_method_goes_on_to_the_bit(tmp_path, method):
     with pytest.raises(Interrupted):
         stopped.run()
     again = resumed(tmp_path / "run", norm=True)
-    assert 0 < again.server.rounds_done < 3
+    assert 0 < again.round.state.rounds_done < 3
     again.run()
     assert same(everything(again), everything(whole))
     assert numbers(again) == numbers(whole)
@@ -130,19 +130,19 @@ if where == "training":
 if where == "half a file":
     def half(tensors, file):
         Path(file).write_bytes(b"cut short")
-        if experiment.server.rounds_done == 2:
+        if experiment.round.state.rounds_done == 2:
             die()
         real(tensors, file)
     real, checkpoint.save_file = checkpoint.save_file, half
 if where == "between the files":
     def digest(file):
-        if experiment.server.rounds_done == 2:
+        if experiment.round.state.rounds_done == 2:
             die()
         return real(file)
     real, checkpoint.digest = checkpoint.digest, digest
 if where == "before the checkpoint":
     def save(self, experiment):
-        if experiment.server.rounds_done == 2:
+        if experiment.round.state.rounds_done == 2:
             die()
         real(self, experiment)
     real, run_folder.RunFolder.save = run_folder.RunFolder.save, save
@@ -162,7 +162,7 @@ def test_a_killed_run_goes_on_to_the_bit(tmp_path, uninterrupted, where):
     )
     assert child.returncode == -signal.SIGKILL, child.stderr
     again = resumed(tmp_path / "run", norm=True)
-    assert again.server.rounds_done == 1, "the checkpoint of the first round is whole"
+    assert again.round.state.rounds_done == 1, "the checkpoint of the first round is whole"
     again.run()
     assert same(everything(again), everything(uninterrupted))
     assert numbers(again) == numbers(uninterrupted)
@@ -192,7 +192,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, dama
     again = resumed(tmp_path / "run", report=said.append)
     assert "round-000003" in said[0]
     assert "before" in said[0]
-    assert again.server.rounds_done == 2
+    assert again.round.state.rounds_done == 2
     again.run()
     assert same(everything(again), everything(whole))
 
@@ -261,7 +261,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     real = checkpoint.save_file
 
     def full(tensors, file):
-        if experiment.server.rounds_done >= 2:
+        if experiment.round.state.rounds_done >= 2:
             file.write_bytes(b"as much as fitted")
             raise OSError(28, "No space left on device")
         real(tensors, file)
@@ -292,9 +292,9 @@ def test_a_signal_ends_the_run_and_keeps_what_was_computed(tmp_path, number):
     with pytest.raises(Interrupted) as caught:
         experiment.run()
     assert caught.value.signal == number
-    assert len(experiment.server.unfinished.reports) == 4
+    assert len(experiment.round.state.unfinished.reports) == 4
     again = resumed(tmp_path / "run")
-    assert len(again.server.unfinished.reports) == 4
+    assert len(again.round.state.unfinished.reports) == 4
     again.run()
     whole = small()
     whole.run()

@@ -106,12 +106,21 @@ def ran(method, **values):
         running.close()
 
 
+def train_locally(running, client, view, phases=None):
+    """Returns the tensors of a client after the local training of round 1, from the tensors ``view``."""
+    worker, settings = running.round.executor.workers[0], running.round.step_settings(1)
+    phases = phases or running.method.phases(1)
+    tensors, write_buffers = worker.runner.load([view], phases, settings)
+    worker.trainer.train([client], tensors, phases, settings, write_buffers)
+    return tensors
+
+
 def state_of(running):
     """Every tensor of the server and of every client, by name."""
-    server = running.server
-    found = {f"server {name}": tensor.clone() for name, tensor in server.tensors.items()}
+    run = running.round
+    found = {f"server {name}": tensor.clone() for name, tensor in run.state.server.items()}
     for client in range(running.data.clients):
-        view = server.view(client)
+        view = run.client_tensors(client)
         found.update({f"client {client} {name}": tensor.clone() for name, tensor in view.items()})
     return found
 

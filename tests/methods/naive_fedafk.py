@@ -35,7 +35,7 @@ class AFKFederation(Federation):
             mu = torch.tensor(self.o.mu_init).to(dtype).requires_grad_()
             self.clients.append(NaiveClient(i, {name: deepcopy(module) for name, module in modules.items()}, mu))
             if self.o.random_head == "per_client":
-                for name, value in experiment.server.state.view(i, experiment.server.tensors).items():
+                for name, value in experiment.round.state.clients.view(i, experiment.round.state.server).items():
                     if name.startswith("random_head."):
                         self.clients[i].modules["random_head"].state_dict()[name.split(".", 1)[1]].copy_(value)
         self.server = {"extractor": deepcopy(initial.extractor)}

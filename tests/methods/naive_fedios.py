@@ -23,7 +23,7 @@ class OSFederation(Federation):
         width = initial.extractor[1].out_features
         for i in range(self.data.clients):
             self.clients.append(NaiveClient(i, {name: deepcopy(initial.get_submodule(name)) for name in names}))
-            view = experiment.server.state.view(i, experiment.server.tensors)
+            view = experiment.round.state.clients.view(i, experiment.round.state.server)
             mine = {f"client {i} {name}": t for name, t in view.items() if name.startswith("projector.")}
             self.buffers.update(mine)
             places = (0, i + 1)

@@ -187,8 +187,11 @@ def test_only_the_extractor_travels_and_there_is_no_global_model():
         assert sent == {f"extractor.{name}" for name in toys.with_batch_norm().extractor.state_dict()}
         assert {e.receive_from for e in running.part_table.received} == sent
         assert running.records[-1]["global_accuracy"] is None
-        heads = [running.server.state.row(client)["random_head.weight"] for client in range(running.data.clients)]
-        assert all(torch.equal(head, running.part_table.common["head.weight"]) for head in heads)
+        heads = [
+            running.round.state.clients.row(client)["random_head.weight"] for client in range(running.data.clients)
+        ]
+        common = running.part_table.common["head.weight"]
+        assert all(torch.equal(row["random_head.weight"], common) for row in rows)
 
 
 def test_aggregation_does_not_change_what_a_client_predicts():
@@ -208,7 +211,7 @@ def test_mu_is_clipped_if_wanted(clip):
 
 def test_random_heads_of_their_own():
     running = toys.experiment("fedafk", random_head="per_client")
-    rows = [running.server.state.row(client) for client in range(running.data.clients)]
+    rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
     running.close()
     for name in ("random_head.weight", "random_head.bias"):
         values = torch.stack([row[name] for row in rows])

@@ -214,11 +214,9 @@ def test_the_authors_preset_is_the_third_column():
 def trained(**values):
     """A client's tensors before and after local training, what it uploads, and the experiment."""
     running = toys.experiment("fedcp", **values)
-    server = running.server
-    worker = server.executor.workers[0]
-    before = {name: value.clone() for name, value in server.state.view(0, server.tensors).items()}
-    done = worker.train([0], [before], running.method.phases(1), server.step_settings(1), stack=False)[0].tensors
-    mine = {name: value.clone() for name, value in done.items()}
+    run = running.round
+    before = {name: value.clone() for name, value in run.state.clients.view(0, run.state.server).items()}
+    mine = {name: value.clone() for name, value in toys.train_locally(running, 0, before).items()}
     running.close()
     return before, mine, running
 
@@ -238,13 +236,13 @@ def test_local_training_leaves_the_global_parts_alone(values):
 def test_aggregation_leaves_personal_heads_alone(monkeypatch):
     running = toys.experiment("fedcp", rounds=1)
     kept = {}
-    aggregate = running.server.aggregate
+    aggregate = running.round.aggregate
 
-    def look(cohort):
-        kept.update({c: running.server.state.row(c)["head.weight"].clone() for c in cohort.training})
-        return aggregate(cohort)
+    def look(cohort, number):
+        kept.update({c: running.round.state.clients.row(c)["head.weight"].clone() for c in cohort.training})
+        return aggregate(cohort, number)
 
-    monkeypatch.setattr(running.server, "aggregate", look)
+    monkeypatch.setattr(running.round, "aggregate", look)
     running.run()
     state = toys.state_of(running)
     assert len(kept) == 5

@@ -68,7 +68,7 @@ def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
 def projections(**values):
     """Generic and personal bases of all clients, before training."""
     running = toys.experiment("fedios", **values)
-    rows = [running.server.state.row(client) for client in range(running.data.clients)]
+    rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
     running.close()
     return [row["projector.generic"] for row in rows], [row["projector.personal"] for row in rows]
 
@@ -147,7 +147,7 @@ def test_the_personal_extractor_starts_from_its_own_draw_or_from_the_generic_one
     starts = {}
     for kind in ("fresh", "same"):
         running = toys.experiment("fedios", personal_init=kind, **WIDE)
-        rows = [running.server.state.row(i) for i in range(running.data.clients)]
+        rows = [running.round.state.clients.row(i) for i in range(running.data.clients)]
         starts[kind] = [row["personal_extractor.1.weight"] for row in rows]
         generic = running.part_table.common["extractor.1.weight"]
         running.close()

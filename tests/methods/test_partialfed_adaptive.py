@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pfl_fast import ops
-from pfl_fast.engine.local.single import Interrupted, SingleTrainer
+from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch
 from pfl_fast.models import tensor_groups
@@ -136,11 +136,10 @@ def test_the_copy_that_is_not_selected_is_not_touched():
     tensors.update({n: t.clone() for n, t in client_with_different_copies(running).state_dict().items()})
     tensors.update({n: torch.randn_like(t) for n, t in tensors.items() if n.startswith("momentum.")})
     before = {name: t.clone() for name, t in tensors.items()}
-    trainer = SingleTrainer(running.part_table, running.method, running.data, torch.device("cpu"), lambda: False)
-    step_settings = running.server.step_settings(1)
-    seeds = [torch.tensor(trainer.noise(step_settings, 0, step)) for step in range(2)]
+    worker, step_settings = running.round.executor.workers[0], running.round.step_settings(1)
+    seeds = [torch.tensor(worker.runner.noise(step_settings, 0, step)) for step in range(2)]
     flags = [running.method.selected(before, seed, running.method.temperature(1)) for seed in seeds]
-    trainer.train(0, tensors, [phase], step_settings)
+    worker.trainer.train([0], tensors, [phase], step_settings)
     moved = {name for name, tensor in tensors.items() if not torch.equal(tensor, before[name])}
     for name in running.method.segments:
         for copy in ("local", "global_"):

@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 
-from pfl_fast.engine.local.single import Interrupted
+from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods.partialfed_strategies import loaded
 from pfl_fast.models import MODELS, tensor_groups
@@ -174,7 +174,7 @@ def test_a_function_of_ones_own():
 
 def test_what_is_not_loaded_is_the_clients_own():
     with toys.ran(METHOD, strategy=biases, finetune_epochs=0) as running:
-        server = running.server.tensors
+        server = running.round.state.server
         mine = [running.client(i).client for i in range(running.data.clients)]
         assert all(torch.equal(client.extractor[1].bias, server["extractor.1.bias"]) for client in mine)
         assert all(not torch.equal(client.head.bias, server["head.bias"]) for client in mine)
@@ -185,7 +185,7 @@ def test_what_is_not_loaded_is_the_clients_own():
 
 def test_the_fine_tune_changes_clients_and_nothing_before_it():
     with toys.ran(METHOD, finetune_epochs=0) as without, toys.ran(METHOD, finetune_epochs=3) as tuned:
-        assert same(dict(without.server.tensors), dict(tuned.server.tensors))
+        assert same(dict(without.round.state.server), dict(tuned.round.state.server))
         assert len(tuned.records) == 3
         assert toys.numbers_of(without)[0] == toys.numbers_of(tuned)[0]
         assert tuned.records[2]["samples"] == 3 * sum(toys.RAGGED)

@@ -1,4 +1,4 @@
-"""Running a method's code on given tensors: bound to modules for one client, under vmap for a stack of them."""
+"""Runs a method's code on given tensors: bound to modules for one client, under ``torch.vmap`` for a stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_fast.methods.base import Batch, Client, Part, Tensors
 
 
 def bind(module: nn.Module, tensors: Tensors, trained: set[str]) -> None:
-    """Makes ``tensors`` the parameters and buffers of ``module``, without copying; gradients for ``trained`` keys."""
+    """Binds ``tensors`` as parameters and buffers of ``module``, uncopied; ``trained`` ones require gradients."""
     for prefix, child in module.named_modules():
         dot = f"{prefix}." if prefix else ""
         for name in child._parameters:
@@ -27,7 +27,7 @@ def bind(module: nn.Module, tensors: Tensors, trained: set[str]) -> None:
 
 
 def set_mode(client: Client, parts: dict[str, Part], training: bool) -> None:
-    """Training mode for all parts but those that always evaluate."""
+    """Sets training mode, except for the parts with ``eval_mode``."""
     client.train(training)
     for name, part in parts.items():
         if part.eval_mode:
@@ -43,23 +43,23 @@ class Call(nn.Module):
         self.function = function
 
     def forward(self, batch: Batch) -> Any:
-        """What the function returns."""
+        """Returns ``function(client, batch)``."""
         return self.function(self.client, batch)
 
 
 def evaluate_at(client: Client, function: Callable[[Client, Batch], Any], values: Tensors, batch: Batch) -> Any:
-    """``function(client, batch)`` with some of the client's tensors replaced."""
+    """Returns ``function(client, batch)`` with some of the client's tensors replaced by ``values``."""
     replaced = {f"client.{name}": value for name, value in values.items()}
     return functional_call(Call(client, function), replaced, (batch,))
 
 
 def stacked(client: Client, function: Callable[[Client, Batch], Any], seeds: list[str]) -> Callable[..., Any]:
-    """``function`` for a stack: ``(tensors [C, ...], x [C, b, ...], y [C, b], seed [C], once) -> [C, ...]``."""
+    """Returns ``function`` of a stack: ``(tensors [C, ...], x [C, b, ...], y [C, b], seed [C], cached)``."""
     call = Call(client, function)
 
-    def one(tensors: Tensors, x: Tensor, y: Tensor, seed: Tensor, once: Tensors) -> Any:
+    def one(tensors: Tensors, x: Tensor, y: Tensor, seed: Tensor, cached: Tensors) -> Any:
         values = {f"client.{name}": value for name, value in tensors.items()}
         values.update({f"client.{name}": seed for name in seeds})
-        return functional_call(call, values, (Batch(x, y, seed, once),))
+        return functional_call(call, values, (Batch(x, y, seed, cached),))
 
     return torch.vmap(one)

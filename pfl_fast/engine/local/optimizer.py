@@ -1,4 +1,4 @@
-"""One step of the optimizer for the parts whose turn it is, for one client or a stack of them."""
+"""Optimizer steps, for one client or a stack of clients."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.state.part_table import ADAM
 from pfl_fast.methods.base import Phase, Tensors
 
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam, as everywhere
-Batcher = Callable[[Callable[..., Any]], Callable[..., Any]]  # makes a function of one client one of a stack
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # defaults of torch.optim.Adam
+Batcher = Callable[[Callable[..., Any]], Callable[..., Any]]  # of one client -> of a stack
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How parameters are stepped in one round.
+    """Optimizer settings of one round.
 
     Attributes:
-        lr: learning rate of the round.
-        momentum: of SGD.
-        weight_decay: of SGD.
-        seed: of the run.
-        round: its number, from 1.
+        lr: learning rate.
+        momentum: SGD momentum.
+        weight_decay: SGD weight decay.
+        seed: seed of the run.
+        round: number of the round, from 1.
         stop_at_nan: end a client's training at the first loss that is not finite.
     """
 
@@ -40,23 +40,23 @@ class StepSettings:
     stop_at_nan: bool = True
 
     def for_phase(self, phase: Phase) -> StepSettings:
-        """The same, with what a phase has in its place."""
+        """Returns the settings with the overrides of a phase."""
         own = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay, **phase.sgd}
         return replace(self, lr=own["lr"], momentum=own["momentum"], weight_decay=own["weight_decay"])
 
 
 def identity(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For one client a function is what it is."""
+    """Returns ``function``: the batcher of a single client."""
     return function
 
 
-def takes_factors(phase: Phase, step_settings: StepSettings) -> bool:
-    """Whether a gradient is only ever subtracted, so that nobody needs it as a tensor."""
-    return not (phase.edit_gradients or phase.update_mask or phase.adam or phase.proximal or step_settings.momentum)
+def takes_factors(phase: Phase, settings: StepSettings) -> bool:
+    """Returns whether the phase only subtracts gradients, so that no gradient tensor is needed."""
+    return not (phase.edit_gradients or phase.update_mask or phase.adam or phase.proximal or settings.momentum)
 
 
 def only_steps(phase: Phase) -> bool:
-    """Whether a phase changes nothing but the parameters it trains, and those by their gradients alone."""
+    """Returns whether the phase changes only the parameters it trains, by gradient steps alone."""
     hooks = (phase.after, phase.after_batch, phase.after_epoch, phase.after_step, phase.custom_gradient)
     return not any(hooks)
 
@@ -66,44 +66,44 @@ def update(
     gradients: Tensors,
     tensors: Tensors,
     seed: Tensor,
-    step_settings: StepSettings,
+    settings: StepSettings,
     batcher: Batcher,
     factors: Mapping[str, GradientFactors] = MappingProxyType({}),
-    room: Tensors | None = None,
+    write_buffers: Tensors | None = None,
 ) -> None:
-    """Steps parameters in place.
+    """Updates parameters in place.
 
     Args:
-        phase: what is special about it.
-        gradients: by name of the parameter; those that are not named stay.
-        tensors: all of the client's, or the stack's, by name, the optimizer's too.
-        seed: of the step's noise.
-        descent: learning rate and the like.
-        lift: ``alone`` or ``torch.vmap``.
-        factors: gradients of other parameters, where the phase ``takes_factors``.
-        room: memory for parameters that are borrowed and must not be written to; they move there by their first step,
-            after which they are no longer in it.
+        phase: phase of the step.
+        gradients: gradients by parameter name; parameters without one stay unchanged.
+        tensors: all tensors of the client or stack by name, including optimizer state.
+        seed: noise seed of the step.
+        settings: optimizer settings of the phase.
+        batcher: ``identity`` or ``torch.vmap``.
+        factors: gradients of further parameters as factors, if the phase ``takes_factors``.
+        write_buffers: memory for parameters that are read in place and must not be written. Their first update moves
+            them there and removes them from this dictionary.
     """
-    room = {} if room is None else room
+    write_buffers = {} if write_buffers is None else write_buffers
     for name, gradient in factors.items():
-        start, tensors[name] = tensors[name], room.pop(name, tensors[name])
-        gradient.sgd_step_(tensors[name], start, step_settings.lr, step_settings.weight_decay)
-    for name in room.keys() & gradients.keys():
-        tensors[name] = room.pop(name).copy_(tensors[name])
+        start, tensors[name] = tensors[name], write_buffers.pop(name, tensors[name])
+        gradient.sgd_step_(tensors[name], start, settings.lr, settings.weight_decay)
+    for name in write_buffers.keys() & gradients.keys():
+        tensors[name] = write_buffers.pop(name).copy_(tensors[name])
     if phase.edit_gradients:
         gradients = batcher(phase.edit_gradients)(tensors, gradients)
     by_adam = [name for name in gradients if name.split(".")[0] in phase.adam]
     by_sgd = [name for name in gradients if name not in by_adam]
-    flags = batcher(phase.update_mask)(tensors, seed) if phase.update_mask else {}
-    before = _copies(tensors, [name for name in by_sgd if name in flags])
+    masks = batcher(phase.update_mask)(tensors, seed) if phase.update_mask else {}
+    before = _copies(tensors, [name for name in by_sgd if name in masks])
     centers = _centers(phase, by_sgd, tensors)
     for strength in dict.fromkeys(strength for _, strength in centers.values()):
         names = [name for name, (_, own) in centers.items() if own == strength]
-        _sgd(names, gradients, tensors, step_settings, {name: centers[name][0] for name in names}, strength)
+        _sgd(names, gradients, tensors, settings, {name: centers[name][0] for name in names}, strength)
     for name, old in before.items():
-        flag = flags[name.removeprefix("momentum.")]
-        flag = flag.view(*flag.shape, *([1] * (old.dim() - flag.dim())))
-        tensors[name].copy_(torch.where(flag, tensors[name], old))
+        mask = masks[name.removeprefix("momentum.")]
+        mask = mask.view(*mask.shape, *([1] * (old.dim() - mask.dim())))
+        tensors[name].copy_(torch.where(mask, tensors[name], old))
     for name in by_adam:
         own = [tensors[f"{what}.{name}"] for what in ADAM]
         adam_(tensors[name], gradients[name], *own, lr=phase.adam[name.split(".")[0]])
@@ -112,19 +112,19 @@ def update(
 
 
 def write(values: Mapping[str, Tensor], tensors: Tensors) -> None:
-    """Overwrites tensors by name."""
+    """Copies ``values`` into ``tensors``, by name."""
     for name, value in values.items():
         tensors[name].copy_(value)
 
 
 def _copies(tensors: Tensors, names: list[str]) -> Tensors:
-    """Of parameters and their momentum."""
+    """Returns copies of parameters and their momentum."""
     all_names = [*names, *(f"momentum.{name}" for name in names)]
     return {name: tensors[name].clone() for name in all_names if name in tensors}
 
 
 def _centers(phase: Phase, names: list[str], tensors: Tensors) -> dict[str, tuple[str, float]]:
-    """For each parameter what it is pulled to and how strongly; itself, and not at all, where there is nothing."""
+    """Returns the proximal center and strength of each parameter; itself and 0 without a center."""
     found = {}
     for name in names:
         part, _, inside = name.partition(".")
@@ -138,26 +138,26 @@ def _sgd(
     names: list[str],
     gradients: Tensors,
     tensors: Tensors,
-    step_settings: StepSettings,
+    settings: StepSettings,
     centers: Mapping[str, str],
-    pull: float,
+    proximal: float,
 ) -> None:
     ops.sgd_(
         [tensors[name] for name in names],
         [gradients[name] for name in names],
-        [tensors[f"momentum.{name}"] for name in names] if step_settings.momentum else None,
-        [tensors[centers[name]] for name in names] if pull else None,
-        lr=step_settings.lr,
-        momentum=step_settings.momentum,
-        weight_decay=step_settings.weight_decay,
-        proximal=pull,
+        [tensors[f"momentum.{name}"] for name in names] if settings.momentum else None,
+        [tensors[centers[name]] for name in names] if proximal else None,
+        lr=settings.lr,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        proximal=proximal,
     )
 
 
 def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, lr: float) -> None:
-    """One step of Adam in place, as ``torch.optim.Adam`` has it.
+    """Updates ``parameter`` in place by one step of ``torch.optim.Adam``.
 
-    ``steps`` counts those of this parameter, of each client in a stack on its own: others may have taken fewer.
+    ``steps`` counts the steps of this parameter, per client in a stack: clients may have taken different numbers.
     """
     steps.add_(1)
     count = steps.view(*steps.shape, *([1] * (parameter.dim() - steps.dim())))

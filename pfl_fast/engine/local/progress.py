@@ -1,77 +1,142 @@
-"""What happened to a stack of clients, step by step: kept on the device, so that no step waits for a number."""
+"""Progress of local training: steps, losses and recorded quantities of one client or of a stack."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from pfl_fast.engine.local.optimizer import write
-from pfl_fast.engine.local.single import LocalReport
 from pfl_fast.methods.base import PhaseProgress, Tensors
 
 Hook = Callable[[Tensors, PhaseProgress], Tensors]
-LOSS = ""  # among the quantities that are noted; recorded ones have names
+LOSS = ""  # key of the loss among recorded quantities, whose names are not empty
+
+
+@dataclass
+class LocalReport:
+    """Report of a client's local training.
+
+    Attributes:
+        client: number of the client.
+        samples: number of samples trained on, over all epochs.
+        steps: number of steps.
+        loss: mean loss over samples.
+        recorded: recorded quantities of the method, mean over samples.
+        problem: description of the first value that was not finite, or None.
+        data_seconds: seconds spent loading batches.
+        test_seconds: seconds spent testing after local training.
+    """
+
+    client: int
+    samples: int = 0
+    steps: int = 0
+    loss: float = 0.0
+    recorded: dict[str, float] = field(default_factory=dict)
+    problem: str | None = None
+    data_seconds: float = 0.0
+    test_seconds: float = 0.0
+
+    def add(self, size: int, loss: float, recorded: dict[str, float]) -> None:
+        """Adds one step on ``size`` samples to the running means."""
+        self.samples += size
+        self.steps += 1
+        share = size / self.samples
+        self.loss += (loss - self.loss) * share
+        for name, value in recorded.items():
+            before = self.recorded.get(name, 0.0)
+            self.recorded[name] = before + (value - before) * share
+        if self.problem is None and not math.isfinite(loss):
+            self.problem = f"the loss of step {self.steps} is {loss}"
+
+
+class SingleProgress:
+    """Progress of one client; reads the loss after every step.
+
+    Args:
+        client: number of the client.
+        device: device of the client's tensors.
+    """
+
+    def __init__(self, client: int, device: torch.device) -> None:
+        self.device = device
+        self.report = LocalReport(client)
+        self.begin_phase()
+
+    @property
+    def failed(self) -> bool:
+        """True if a loss was not finite."""
+        return self.report.problem is not None
+
+    def begin_phase(self) -> None:
+        """Starts counting the steps of a new phase."""
+        self._steps_before, self._last_loss = self.report.steps, math.nan
+
+    def add(self, _rows: slice, size: int, loss: Tensor, recorded: Tensors) -> None:
+        """Adds one step on ``size`` samples."""
+        self._last_loss = loss.item()
+        self.report.add(size, self._last_loss, {name: value.item() for name, value in recorded.items()})
+
+    def call(self, hook: Hook, tensors: Tensors, lr: float, _rows: slice) -> Tensors:
+        """Returns ``hook(tensors, progress in this phase)``."""
+        steps = torch.tensor(self.report.steps - self._steps_before, device=self.device)
+        loss = torch.tensor(self._last_loss, dtype=torch.float64, device=self.device)
+        return hook(tensors, PhaseProgress(steps, lr, loss))
+
+    def reports(self, data_seconds: float) -> list[LocalReport]:
+        """Returns the client's report."""
+        self.report.data_seconds = data_seconds
+        return [self.report]
 
 
 class StackProgress:
-    """Steps, samples, losses and recorded quantities of a stack.
+    """Progress of a stack of clients, kept on the device so that no step synchronizes with the host.
 
     Args:
-        clients: of the stack, row by row.
-        device: where they train.
+        clients: numbers of the clients, in the order of the stack.
+        device: device of the stack.
     """
+
+    failed = False  # known only at the end
 
     def __init__(self, clients: list[int], device: torch.device) -> None:
         self.clients = clients
         self.device = device
         self.steps = [0] * len(clients)
-        self.noted: list[tuple[slice, int, Tensors]] = []
-        self.data_seconds = 0.0
+        self._added: list[tuple[slice, int, Tensors]] = []
         self.begin_phase()
 
     def begin_phase(self) -> None:
-        """From here on steps count as those of a new phase."""
-        self.before = list(self.steps)
-        self.last = torch.full((len(self.clients),), torch.nan, dtype=torch.float64, device=self.device)
+        """Starts counting the steps of a new phase."""
+        self._steps_before = list(self.steps)
+        self._last_loss = torch.full((len(self.clients),), torch.nan, dtype=torch.float64, device=self.device)
 
-    def seeds(self, rows: slice, noise: Callable[[int, int], int]) -> Tensor:
-        """``[C]`` int64, each client's key for its next step."""
-        return torch.tensor(
-            [noise(c, s) for c, s in zip(self.clients[rows], self.steps[rows], strict=True)], device=self.device
-        )
-
-    def add(self, rows: slice, size: int, losses: Tensor, recorded: Tensors) -> None:
-        """One step of the clients in ``rows`` on ``size`` samples each; all quantities are ``[C]``."""
-        self.noted.append((rows, size, {LOSS: losses, **{name: value.detach() for name, value in recorded.items()}}))
+    def add(self, rows: slice, size: int, loss: Tensor, recorded: Tensors) -> None:
+        """Adds one step on ``size`` samples of each client in ``rows``; all quantities are ``[C]``."""
+        self._added.append((rows, size, {LOSS: loss, **{name: value.detach() for name, value in recorded.items()}}))
+        self._last_loss[rows] = loss.double()
         for row in range(*rows.indices(len(self.clients))):
             self.steps[row] += 1
 
-    def write(self, hook: Hook | None, tensors: Tensors, lr: float, rows: slice = slice(None)) -> None:
-        """Writes what a phase's hook makes of the clients in ``rows``, whose ``tensors`` these are."""
-        if hook is None:
-            return
-        taken = [now - before for now, before in zip(self.steps[rows], self.before[rows], strict=True)]
-        lifted = torch.vmap(lambda own, steps, loss: hook(own, PhaseProgress(steps, lr, loss)))
-        write(lifted(tensors, torch.tensor(taken, device=self.device), self.last[rows]), tensors)
+    def call(self, hook: Hook, tensors: Tensors, lr: float, rows: slice) -> Tensors:
+        """Returns ``hook(tensors, progress in this phase)`` for every client in ``rows``, whose tensors are given."""
+        steps = [now - before for now, before in zip(self.steps[rows], self._steps_before[rows], strict=True)]
+        stacked = torch.vmap(lambda own, steps, loss: hook(own, PhaseProgress(steps, lr, loss)))
+        values: Tensors = stacked(tensors, torch.tensor(steps, device=self.device), self._last_loss[rows])
+        return values
 
-    def note_last(self) -> None:
-        """Keeps the losses of the step that was added last, for hooks that ask for them."""
-        rows, _, values = self.noted[-1]
-        self.last[rows] = values[LOSS].double()
-
-    def reports(self) -> list[LocalReport]:
-        """One report per client, in the order of the stack; waits for all numbers, once for each quantity."""
-        names = dict.fromkeys(name for _, _, values in self.noted for name in values)
+    def reports(self, data_seconds: float) -> list[LocalReport]:
+        """Returns one report per client, in the order of the stack; synchronizes once per quantity."""
+        names = dict.fromkeys(name for _, _, values in self._added for name in values)
         numbers = {
-            name: iter(torch.cat([v[name] for _, _, v in self.noted if name in v]).double().tolist()) for name in names
+            name: iter(torch.cat([v[name] for _, _, v in self._added if name in v]).double().tolist()) for name in names
         }
-        share = self.data_seconds / len(self.clients)
-        reports = [LocalReport(client, data_seconds=share) for client in self.clients]
-        for rows, size, values in self.noted:
+        reports = [LocalReport(client, data_seconds=data_seconds / len(self.clients)) for client in self.clients]
+        for rows, size, values in self._added:
             columns = {name: [next(numbers[name]) for _ in reports[rows]] for name in values}
-            for place, report in enumerate(reports[rows]):
-                recorded = {name: column[place] for name, column in columns.items() if name != LOSS}
-                report.add(size, columns[LOSS][place], recorded)
+            for row, report in enumerate(reports[rows]):
+                recorded = {name: column[row] for name, column in columns.items() if name != LOSS}
+                report.add(size, columns[LOSS][row], recorded)
         return reports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.records import RoundRecord
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
-from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.metrics import Score, Summary, last_mean, summarise
 from pfl_fast.engine.sampling import Cohort
 from pfl_fast.engine.state.part_table import PartTable
@@ -51,7 +51,7 @@ class RoundRecord:
     values: dict[str, Any] = field(default_factory=dict)
     clients: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def local(self, reports: Mapping[int, LocalReport], scores: Scores) -> None:
+    def add_local_results(self, reports: Mapping[int, LocalReport], scores: Scores) -> None:
         """Takes over what clients said after local training."""
         good = {c: r for c, r in sorted(reports.items()) if r.steps and c not in self.skipped}
         samples = sum(r.samples for r in good.values())
@@ -74,7 +74,7 @@ class RoundRecord:
         """Takes over the test of the server's model."""
         self.values["global_accuracy"] = score.accuracy if score else None
 
-    def moved(self, part_table: PartTable, cohort: Cohort, clients: int, round: int) -> None:
+    def add_traffic(self, part_table: PartTable, cohort: Cohort, clients: int, round: int) -> None:
         """Counts the numbers sent up and down in this round."""
         up = {e.upload_to: e.value.numel() for e in part_table.uploaded if e.exchanged(round)}
         down = {e.receive_from: e.value.numel() for e in part_table.received if e.exchanged(round)}
@@ -85,7 +85,7 @@ class RoundRecord:
         self.values["uploaded"] = len(cohort.uploading) * sum(up.values())
         self.values["downloaded"] = sent + len(cohort.uploading) * mixed
 
-    def with_seconds(self, laps: Mapping[str, float], workers: int) -> RoundRecord:
+    def finish(self, laps: Mapping[str, float], workers: int) -> RoundRecord:
         """Takes over how long things took, and puts the numbers in order."""
         data = self.values.pop("data_seconds", 0.0) / workers
         seconds = dict(laps)

@@ -72,13 +72,13 @@ class RunFolder(Listener):
 
     def restore(self, experiment: Any, report: Callable[[str], None]) -> None:
         """Puts an experiment back to the newest good checkpoint, and results to what was known then."""
-        kept = checkpoint.restore(experiment.server, self.checkpoints, report)
-        done = experiment.server.rounds_done
+        kept = checkpoint.restore(experiment.round.state, self.checkpoints, report)
+        done = experiment.round.state.rounds_done
         if kept is not None:
             check_same_experiment(kept["science"], experiment.result_settings())
             bests = kept["bests"].items()
             experiment.bests = {name: {int(c): best for c, best in by.items()} for name, by in bests}
-            self._refuse_rounds_after_the_finale(kept["rounds"], experiment)
+            self._refuse_rounds_after_the_final_round(kept["rounds"], experiment)
         rows = [r for r in read_metrics(self.metrics, report) if r["round"] <= done and kept is not None]
         experiment.records[:] = rows
         self._rewrite(self.metrics, [json.dumps(r) for r in rows])
@@ -87,9 +87,9 @@ class RunFolder(Listener):
             self._rewrite(self.clients, [header, *(x for x in lines if rows and int(x.split(",")[0]) <= done)])
         self._saved_round = done if kept is not None else -1
 
-    def _refuse_rounds_after_the_finale(self, planned: int, experiment: Any) -> None:
-        server = experiment.server
-        began = server.rounds_done > planned or (server.rounds_done == planned and server.unfinished.reports)
+    def _refuse_rounds_after_the_final_round(self, planned: int, experiment: Any) -> None:
+        state = experiment.round.state
+        began = state.rounds_done > planned or (state.rounds_done == planned and state.unfinished.reports)
         if began and experiment.settings.rounds > planned:
             raise RunFolderError(
                 f"{self.folder}: after its {planned} rounds every client has trained on its own, so that no rounds can "
@@ -111,7 +111,7 @@ class RunFolder(Listener):
 
     def finished(self, experiment: Any) -> None:
         """The last checkpoint, and the summary."""
-        if self._saved_round != experiment.server.rounds_done:
+        if self._saved_round != experiment.round.state.rounds_done:
             self.save(experiment)
         self._write_summary(experiment)
 
@@ -119,8 +119,8 @@ class RunFolder(Listener):
         """Writes a checkpoint."""
         rounds = experiment.settings.rounds
         beside = {"science": experiment.result_settings(), "rounds": rounds, "bests": experiment.bests}
-        checkpoint.save(experiment.server, self.checkpoints, beside)
-        self._saved_at, self._saved_round = monotonic(), experiment.server.rounds_done
+        checkpoint.save(experiment.round.state, self.checkpoints, beside)
+        self._saved_at, self._saved_round = monotonic(), experiment.round.state.rounds_done
 
     def _write_summary(self, experiment: Any) -> None:
         self._rewrite(self.folder / "summary.json", [json.dumps(experiment.summary(), indent=2)])

@@ -17,12 +17,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from pfl_fast.engine.local.single import LocalReport
+from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.metrics import Score
-from pfl_fast.engine.server import Server, Unfinished
+from pfl_fast.engine.state.run_state import PartialRound, RunState
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Tensors
 
@@ -34,21 +35,21 @@ class CheckpointError(PflFastError):
     """A checkpoint cannot be written or read."""
 
 
-def save(server: Server, folder: Path, extra: dict[str, Any]) -> Path:
+def save(state: RunState, folder: Path, extra: dict[str, Any]) -> Path:
     """Writes the state of a run; ``extra`` is kept beside it. Returns the JSON file."""
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = server.unfinished
-    name = f"round-{server.rounds_done:06d}" + (f"-{len(unfinished.reports)}" if unfinished.reports else "")
+    unfinished = state.unfinished
+    name = f"round-{state.rounds_done:06d}" + (f"-{len(unfinished.reports)}" if unfinished.reports else "")
     meta = {
         "format": FORMAT,
-        "rounds_done": server.rounds_done,
-        "touched": server.state.touched.nonzero().flatten().tolist(),
+        "rounds_done": state.rounds_done,
+        "touched": state.clients.touched.nonzero().flatten().tolist(),
         "reports": {client: asdict(report) for client, report in unfinished.reports.items()},
         "scores": {c: {split: asdict(s) for split, s in by.items()} for c, by in unfinished.scores.items()},
         "extra": extra,
     }
     tensors_file = folder / f"{name}.safetensors"
-    _replace(tensors_file, lambda file: save_file(_tensors_of(server), file))
+    _replace(tensors_file, lambda file: save_file(_tensors_of(state), file))
     meta["digest"] = digest(tensors_file)
     target = folder / f"{name}.json"
     _replace(target, lambda file: file.write_text(json.dumps(meta, indent=1)))
@@ -56,20 +57,20 @@ def save(server: Server, folder: Path, extra: dict[str, Any]) -> Path:
     return target
 
 
-def _tensors_of(server: Server) -> Tensors:
-    tensors = {f"server/{name}": t.contiguous() for name, t in server.tensors.items()}
-    touched = server.state.touched
-    tensors.update({f"client/{name}": block[touched] for name, block in server.state.blocks.items()})
-    if server.unfinished.reports:
-        tensors.update({f"upload/{name}": t for name, t in server.unfinished.uploads.items()})
+def _tensors_of(state: RunState) -> Tensors:
+    tensors = {f"server/{name}": t.contiguous() for name, t in state.server.items()}
+    touched = state.clients.touched
+    tensors.update({f"client/{name}": block[touched] for name, block in state.clients.blocks.items()})
+    if state.unfinished.reports:
+        tensors.update({f"upload/{name}": t for name, t in state.unfinished.uploads.items()})
     return tensors
 
 
-def restore(server: Server, folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
+def restore(state: RunState, folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
     """Puts a run back to its newest good checkpoint; None if there is none. Returns what was kept beside it.
 
     Args:
-        server: of the same experiment, before its first round.
+        state: state of the same experiment, before its first round.
         folder: as for :func:`save`.
         report: told about checkpoints that cannot be used.
     """
@@ -77,7 +78,7 @@ def restore(server: Server, folder: Path, report: Callable[[str], None]) -> dict
     for file in files:
         try:
             meta, tensors = _read(file)
-            _fill(server, meta, tensors)
+            _fill(state, meta, tensors)
         except CheckpointError as error:
             report(f"{error}; using the one before it")
         else:
@@ -105,25 +106,26 @@ def _read(file: Path) -> tuple[dict[str, Any], Tensors]:
         raise CheckpointError(f"{file}: cannot be read ({error})") from error
 
 
-def _fill(server: Server, meta: dict[str, Any], tensors: Tensors) -> None:
-    _check_fits(server, tensors, meta)
-    server.rounds_done = meta["rounds_done"]
-    server.tensors = {name: tensors[f"server/{name}"].to(server.device) for name in server.tensors}
-    server.state.touched.zero_()
-    server.state.touched[meta["touched"]] = True
-    for name, block in server.state.blocks.items():
-        block[server.state.touched] = tensors[f"client/{name}"]
-    server.unfinished = Unfinished(
+def _fill(state: RunState, meta: dict[str, Any], tensors: Tensors) -> None:
+    _check_fits(state, tensors, meta)
+    state.rounds_done = meta["rounds_done"]
+    state.server.update({name: tensors[f"server/{name}"].to(t.device) for name, t in state.server.items()})
+    state.clients.touched.zero_()
+    state.clients.touched[meta["touched"]] = True
+    for name, block in state.clients.blocks.items():
+        block[state.clients.touched] = tensors[f"client/{name}"]
+    device = next((t.device for t in state.server.values()), torch.device("cpu"))
+    state.unfinished = PartialRound(
         {int(client): LocalReport(**report) for client, report in meta["reports"].items()},
         {int(c): {split: Score(**score) for split, score in by.items()} for c, by in meta["scores"].items()},
-        {name[7:]: t.to(server.device) for name, t in tensors.items() if name.startswith("upload/")},
+        {name[7:]: t.to(device) for name, t in tensors.items() if name.startswith("upload/")},
     )
 
 
-def _check_fits(server: Server, tensors: Tensors, meta: dict[str, Any]) -> None:
+def _check_fits(state: RunState, tensors: Tensors, meta: dict[str, Any]) -> None:
     count = len(meta["touched"])
-    here = {f"server/{name}": list(t.shape) for name, t in server.tensors.items()}
-    here.update({f"client/{name}": [count, *b.shape[1:]] for name, b in server.state.blocks.items()})
+    here = {f"server/{name}": list(t.shape) for name, t in state.server.items()}
+    here.update({f"client/{name}": [count, *b.shape[1:]] for name, b in state.clients.blocks.items()})
     there = {name: list(t.shape) for name, t in tensors.items() if not name.startswith("upload/")}
     for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):

@@ -1,7 +1,7 @@
-"""Clients' own state: for each stored tensor one block ``[N, *shape]``, of which client i owns row i.
+"""Stored tensors of all clients: one block ``[N, *shape]`` per tensor; client i owns row i.
 
-A row costs nothing until its client first trains: blocks are allocated without touching them, so that memory follows
-the clients that took part, not N. On disk the blocks are sparse files, mapped into memory.
+Blocks are allocated without touching them, so memory grows with the clients that have trained, not with N. On disk,
+blocks are sparse memory-mapped files.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pfl_fast.randomness import key
 
 
 class ClientState:
-    """Rows of all clients.
+    """Stored tensors of all clients.
 
     Args:
         layout: the part table.
-        method: for what its clients start from.
-        clients: N.
-        seed: of the run.
-        folder: where blocks are mapped files; None: in memory.
+        method: the method, for initial values.
+        clients: number of clients N.
+        seed: seed of the run.
+        folder: folder of memory-mapped blocks; None: blocks are in memory.
     """
 
     def __init__(
@@ -45,29 +45,29 @@ class ClientState:
     def _allocate(self, name: str, value: Tensor) -> Tensor:
         shape = [self.clients, *value.shape]
         if self._folder is None:
-            return torch.empty(shape, dtype=value.dtype)  # pages come into being when a row is written
+            return torch.empty(shape, dtype=value.dtype)  # pages are allocated when a row is written
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / f"{name}.block"
         size = self.clients * value.numel()
         with file.open("wb") as handle:
-            handle.truncate(size * value.element_size())  # sparse: only rows that are written take up space
+            handle.truncate(size * value.element_size())  # sparse: only written rows take up space
         return torch.from_file(str(file), shared=True, size=size, dtype=value.dtype).view(shape)
 
     def start(self, client: int) -> Tensors:
-        """A client's stored tensors before it ever trained."""
+        """Returns the initial stored tensors of a client."""
         seed = torch.tensor(key(self.seed, "initial", client))
         values = {**self.part_table.common, **self.method.initial(self.part_table.common, client, seed)}
         values.update(self.method.on_receive(values, at="start"))
         return {name: values[name] for name in self.blocks}
 
     def row(self, client: int) -> Tensors:
-        """A client's stored tensors, to be read."""
+        """Returns the stored tensors of a client, to be read."""
         if not self.touched[client]:
             return self.start(client)
         return {name: block[client] for name, block in self.blocks.items()}
 
     def write(self, client: int, values: Tensors) -> None:
-        """Overwrites those of a client's stored tensors that are in ``values``."""
+        """Writes ``values`` to the stored tensors of a client; names that are not stored are ignored."""
         if not self.touched[client]:
             values = {**self.start(client), **values}
             self.touched[client] = True
@@ -84,15 +84,15 @@ class ClientState:
         final: bool = False,
         round: int = 1,
     ) -> Tensors:
-        """All tensors of a client, not copied: its own, and the server's where it receives them.
+        """Returns all tensors of a client, not copied: stored ones, and the server's where the client receives them.
 
         Args:
-            client: whose.
-            server: the server's tensors.
-            receives: whether the client is sent everything; if not, only what all clients receive.
-            at: ``"start"`` or ``"end"`` of a round, for the method's hook.
-            final: nothing is sent any more, not even to all.
-            round: the current one; some parts are exchanged only in the first rounds.
+            client: number of the client.
+            server: server tensors.
+            receives: True if the client receives all its parts; otherwise only the parts that go to all clients.
+            at: ``"start"`` or ``"end"`` of a round, for the method's ``on_receive``.
+            final: True after the final round, in which nothing is sent.
+            round: number of the round; some parts are exchanged only in the first rounds.
         """
         values = {**self.part_table.common, **self.row(client)}
         for spec in self.part_table.received:
@@ -101,13 +101,13 @@ class ClientState:
                 values[spec.key] = server[spec.receive_from]
         return {**values, **self.method.on_receive(values, at)} if receives else values
 
-    def send(self, clients: Iterable[int], server: Tensors, round: int = 1) -> None:
-        """The end of a round: clients keep what they received, as far as it is stored."""
+    def store_received(self, clients: Iterable[int], server: Tensors, round: int = 1) -> None:
+        """Stores the tensors that ``clients`` receive at the end of a round, where they are stored at all."""
         for client in clients:
             self.write(client, self.view(client, server, at="end", round=round))
 
     def close(self) -> None:
-        """Frees memory and removes mapped files."""
+        """Frees memory and removes memory-mapped files."""
         self.blocks.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

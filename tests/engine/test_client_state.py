@@ -128,12 +128,15 @@ def test_a_view_is_not_changed_by_training(method):
 def test_unselected_clients_stay_as_they_were(method):
     """Whatever a client has of its own changes only in rounds it takes part in."""
     running = toys.experiment(method, join_ratio=0.4, train_all=False, rounds=4, momentum=0.5, keep_momentum=True)
-    before = [dict(running.server.state.row(c)) for c in range(len(toys.RAGGED))]
+    clients = running.round.state.clients
+    before = [dict(clients.row(c)) for c in range(len(toys.RAGGED))]
     before = [{name: value.clone() for name, value in row.items()} for row in before]
     for record in running.rounds():
-        selected = {c for c, row in enumerate(before) if toys.differences(running.server.state.row(c), row, 0)}
-        assert len(selected) == (len(toys.RAGGED) if running.server.is_final_round(record["round"]) else 2)
-        before = [{n: v.clone() for n, v in running.server.state.row(c).items()} for c in range(len(toys.RAGGED))]
+        selected = {c for c, row in enumerate(before) if toys.differences(clients.row(c), row, 0)}
+        assert len(selected) == (len(toys.RAGGED) if running.round.is_final_round(record["round"]) else 2)
+        before = [
+            {n: v.clone() for n, v in running.round.state.clients.row(c).items()} for c in range(len(toys.RAGGED))
+        ]
     running.close()
 
 
@@ -141,7 +144,7 @@ def test_uploads_of_a_round_take_the_memory_of_the_last_one():
     running = toys.experiment("fedavg", rounds=3)
     places = []
     for _ in running.rounds():
-        uploads = running.server.last_uploads
+        uploads = running.round.upload_memory
         places.append({name: block.data_ptr() for name, block in uploads.items()})
         assert all(len(block) == running.data.clients for block in uploads.values())
     assert places[0] == places[1] == places[2] != {}

@@ -1,4 +1,4 @@
-"""What a client reads where it is until its first step, and that nobody else notices."""
+"""Tensors that clients read in place until their first update."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pfl_fast.engine.local.single import SingleTrainer
+from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 
@@ -20,57 +20,56 @@ def outcome(method, values):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("values", [{}, {"weight_decay": 0.1, "local_epochs": 2, "executor": "threads", "workers": 2}])
-def test_borrowing_changes_no_bit(monkeypatch, method, values):
-    borrowing = outcome(method, values)
-    monkeypatch.setattr(SingleTrainer, "borrowed", lambda *_: {})
+def test_reading_in_place_changes_no_bit(monkeypatch, method, values):
+    in_place = outcome(method, values)
+    monkeypatch.setattr(SingleRunner, "read_only_names", lambda *_: {})
     copying = outcome(method, values)
-    assert toys.differences(borrowing[0], copying[0], 0.0) == {}
-    toys.assert_same_records(borrowing[1], copying[1], 0.0)
+    assert toys.differences(in_place[0], copying[0], 0.0) == {}
+    toys.assert_same_records(in_place[1], copying[1], 0.0)
 
 
 def train(running, client, phases=None):
-    """What training one client leaves of the server's tensors and its state, and what it makes of the client."""
-    server, worker = running.server, running.server.executor.workers[0]
-    view = server.state.view(client, server.tensors)
+    """Trains one client; returns its tensors before and after. Training must not change the former."""
+    view = running.round.state.clients.view(client, running.round.state.server)
     before = {name: tensor.clone() for name, tensor in view.items()}
-    (trained,) = worker.train([client], [view], phases or server.method.phases(1), server.step_settings(1), stack=False)
+    tensors = toys.train_locally(running, client, view, phases)
     assert all(torch.equal(view[name], before[name]) for name in view)
-    return view, trained.tensors
+    return view, tensors
 
 
-def borrowed_by(running):
-    server = running.server
-    return server.executor.workers[0].single.borrowed(server.method.phases(1), server.step_settings(1))
+def read_only_names(running):
+    rounds = running.round
+    return rounds.executor.workers[0].single.read_only_names(rounds.method.phases(1), rounds.step_settings(1))
 
 
 def same_memory(a, b):
     return a.data_ptr() == b.data_ptr()
 
 
-def test_what_is_trained_moves_and_what_is_not_stays():
+def test_trained_weights_move_to_write_buffers_and_frozen_ones_stay():
     with closing(toys.experiment("fedcp")) as running:
         view, tensors = train(running, 0)
-        trained = {part for phase in running.server.method.phases(1) for part in phase.train}
+        trained = {part for phase in running.round.method.phases(1) for part in phase.train}
         frozen = {e.key for e in running.part_table.specs if e.parameter and e.part not in trained}
-        borrowed = borrowed_by(running)
-        assert {"extractor.1.weight", "head.weight"} < {name for name, moves in borrowed.items() if moves}
-        assert "extractor.1.bias" not in borrowed
-        assert frozen == {name for name, moves in borrowed.items() if not moves} != set()
-        assert all(same_memory(tensors[name], view[name]) == (not moves) for name, moves in borrowed.items())
-        scratch = running.server.executor.workers[0].scratch
+        read_only = read_only_names(running)
+        assert {"extractor.1.weight", "head.weight"} < {name for name, moves in read_only.items() if moves}
+        assert "extractor.1.bias" not in read_only
+        assert frozen == {name for name, moves in read_only.items() if not moves} != set()
+        assert all(same_memory(tensors[name], view[name]) == (not moves) for name, moves in read_only.items())
+        scratch = running.round.executor.workers[0].single._scratch
         assert not frozen & scratch.keys()
 
 
 @pytest.mark.parametrize(("method", "values"), [("fedavg", {"momentum": 0.9}), ("ditto", {}), ("scaffold", {})])
-def test_nothing_is_borrowed_where_something_else_is_done_with_a_gradient(method, values):
+def test_nothing_is_read_in_place_if_gradients_are_used_otherwise(method, values):
     with closing(toys.experiment(method, **values)) as running:
-        assert borrowed_by(running) == {}
+        assert read_only_names(running) == {}
         train(running, 1)
 
 
-def test_a_borrowed_weight_that_has_a_tensor_for_its_gradient_is_copied_first():
+def test_a_weight_with_a_dense_gradient_is_copied_before_its_update():
     with closing(toys.experiment("fedavg")) as running:
-        (phase,) = running.server.method.phases(1)
+        (phase,) = running.round.method.phases(1)
 
         def loss(client, batch):
             value, recorded = phase.loss(client, batch)
@@ -80,9 +79,9 @@ def test_a_borrowed_weight_that_has_a_tensor_for_its_gradient_is_copied_first():
         assert not torch.equal(tensors["head.weight"], view["head.weight"])
 
 
-def test_what_has_no_gradient_stays_where_it_is():
+def test_a_weight_without_gradient_stays_in_place():
     with closing(toys.experiment("fedavg")) as running:
-        (phase,) = running.server.method.phases(1)
+        (phase,) = running.round.method.phases(1)
         view, tensors = train(
             running, 0, [replace(phase, loss=lambda client, _: (client.head.bias.square().sum(), {}))]
         )
@@ -91,17 +90,17 @@ def test_what_has_no_gradient_stays_where_it_is():
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "fedbabu", "fedcp", "fedpick", "local"])
-def test_other_clients_may_end_while_one_computes_its_gradients(method):
+def test_other_clients_may_store_their_state_between_forward_and_backward(method):
     with closing(toys.experiment(method, rounds=1)) as running:
-        running.run()  # from here on every client has a row
-        server = running.server
+        running.run()  # every client has a row now
+        clients = running.round.state.clients
 
         def interrupted(phase):
             def loss(client, batch):
                 result = phase.loss(client, batch)
-                server.state.write(1, {name: block[1].clone() for name, block in server.state.blocks.items()})
+                clients.write(1, {name: block[1].clone() for name, block in clients.blocks.items()})
                 return result
 
             return replace(phase, loss=loss)
 
-        train(running, 0, [interrupted(phase) for phase in server.method.phases(1)])
+        train(running, 0, [interrupted(phase) for phase in running.method.phases(1)])

@@ -1,0 +1,165 @@
+"""The work of one worker for one unit of clients: the only code that executors call.
+
+Work reads the server's tensors, writes to the clients' state and to the uploads of the round, and returns results. It
+never calls back into :mod:`pfl_fast.engine.round`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.local.progress import LocalReport
+from pfl_fast.engine.results.metrics import Score
+from pfl_fast.engine.state.run_state import RunState
+from pfl_fast.engine.worker import TestSettings, Worker
+from pfl_fast.errors import PflFastError
+from pfl_fast.methods.base import Method, Phase, Tensors
+
+
+class NotFinite(PflFastError):  # noqa: N818
+    """A client's loss or parameters became NaN or infinite, and the policy is to stop."""
+
+    def __init__(self, round: int, report: LocalReport) -> None:
+        super().__init__(
+            f"round {round}, client {report.client}: {report.problem}. A smaller --lr usually helps; --on-nan skip "
+            "leaves such a client out of the round, --on-nan report goes on regardless"
+        )
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """Result of a client's local work: its report, and its scores after local training by split."""
+
+    report: LocalReport
+    scores: dict[str, Score]
+
+
+@dataclass(frozen=True)
+class ClientTest:
+    """Tests clients with their current tensors, after the method's phases before a test.
+
+    Attributes:
+        method: the method.
+        state: state of the run.
+        splits: splits to test on.
+        settings: settings of the test.
+        step: step settings of the phases before a test.
+        at: ``"after_local"``, ``"after_agg"`` or ``"final_round"``.
+    """
+
+    method: Method
+    state: RunState
+    splits: Sequence[str]
+    settings: TestSettings
+    step: StepSettings
+    at: str = "after_agg"
+
+    def __call__(self, worker: Worker, unit: list[int]) -> list[dict[str, Score]]:
+        """Returns the scores of each client by split."""
+        views = [self.state.clients.view(client, self.state.server, receives=False) for client in unit]
+        return self.scores(worker, unit, views)
+
+    def scores(self, worker: Worker, unit: list[int], views: Sequence[Tensors]) -> list[dict[str, Score]]:
+        """Returns the scores of clients with the tensors ``views``."""
+        runner, phases = worker.runner, self.method.before_test(self.settings.round + 1, self.at)
+        tensors = worker.adapt(runner, unit, views, phases, self.step) if phases else runner.gather(views)
+        by_split = {split: worker.test(runner, unit, tensors, split, self.settings) for split in self.splits}
+        return [{split: scores[row] for split, scores in by_split.items()} for row in range(len(unit))]
+
+
+@dataclass(frozen=True)
+class ClientWork:
+    """Everything a client does in a round: receive, train, test, upload, store.
+
+    Attributes:
+        method: the method.
+        state: state of the run.
+        round: number of the round.
+        phases: phases of local training.
+        step: step settings of the round.
+        test: test after local training, or None.
+        upload_rows: row of each uploading client in the blocks of uploads.
+        on_nan: policy for values that are not finite: ``"stop"``, ``"skip"`` or ``"report"``.
+    """
+
+    method: Method
+    state: RunState
+    round: int
+    phases: Sequence[Phase]
+    step: StepSettings
+    test: ClientTest | None
+    upload_rows: dict[int, int]
+    on_nan: str
+
+    def __call__(self, worker: Worker, unit: list[int]) -> list[ClientResult]:
+        """Trains and tests the clients of a unit; writes their uploads and their state."""
+        runner = worker.runner
+        # 1. receive
+        views = [self.state.clients.view(client, self.state.server, round=self.round) for client in unit]
+        tensors, write_buffers = runner.load(views, self.phases, self.step)
+        # 2. train
+        reports = worker.trainer.train(unit, tensors, self.phases, self.step, write_buffers)
+        trained = {report.client: runner.row(tensors, row) for row, report in enumerate(reports)}
+        failed = [report for report in reports if report.problem and self.on_nan != "report"]
+        good = [report for report in reports if report not in failed]
+        # 3. test
+        scores = self._test(worker, good, trained)
+        # 4. upload   5. store
+        for report in good:
+            self._upload(report.client, trained[report.client])
+            self.state.clients.write(report.client, trained[report.client])
+            self._mark_trained(report, scores.get(report.client, {}))
+        if failed and self.on_nan == "stop":
+            raise NotFinite(self.round, failed[0])
+        for report in failed:
+            self._mark_trained(report, {})
+        return [ClientResult(report, scores.get(report.client, {})) for report in reports]
+
+    def _test(
+        self, worker: Worker, reports: Sequence[LocalReport], trained: dict[int, Tensors]
+    ) -> dict[int, dict[str, Score]]:
+        clients = [report.client for report in reports]
+        if self.test is None or not clients:
+            return {}
+        begin = perf_counter()
+        scores = self.test.scores(worker, clients, [trained[client] for client in clients])
+        for report in reports:
+            report.test_seconds = (perf_counter() - begin) / len(clients)
+        return dict(zip(clients, scores, strict=True))
+
+    def _mark_trained(self, report: LocalReport, scores: dict[str, Score]) -> None:
+        """Marks the client as trained, last of all.
+
+        Another client may raise before this result is consumed, and a client whose state is written must not train
+        again.
+        """
+        self.state.unfinished.scores[report.client] = scores
+        self.state.unfinished.reports[report.client] = report
+
+    def _upload(self, client: int, tensors: Tensors) -> None:
+        if client not in self.upload_rows:
+            return
+        values = {spec.upload_to: tensors[spec.key] for spec in self.state.clients.part_table.uploaded}
+        values.update(self.method.upload(tensors))
+        for name, block in self.state.unfinished.uploads.items():
+            block[self.upload_rows[client]].copy_(values[name])
+
+
+@dataclass(frozen=True)
+class CandidateLoss:
+    """Computes losses of candidate models: ``(client, replaced tensors)`` pairs, see ``MixtureInputs.losses``."""
+
+    state: RunState
+    candidates: Sequence[tuple[int, Tensors]]
+    settings: TestSettings
+
+    def __call__(self, worker: Worker, index: int) -> float:
+        """Returns the loss of one candidate."""
+        client, replaced = self.candidates[index]
+        view = self.state.clients.view(client, self.state.server, receives=False)
+        split = "validation" if worker.data.validation_sizes[client] else "train"
+        (score,) = worker.test(worker.single, [client], {**view, **replaced}, split, self.settings)
+        return score.loss

@@ -1,0 +1,35 @@
+"""Executors: how clients run side by side. Every client sees the same batches, noise and steps under all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.executors.base import Executor
+from pfl_fast.engine.executors.batched import BatchedExecutor
+from pfl_fast.engine.executors.sequential import SequentialExecutor
+from pfl_fast.engine.executors.threads import ThreadsExecutor
+from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.methods.base import Method
+
+EXECUTORS: dict[str, type[Executor]] = {
+    kind.name: kind for kind in (SequentialExecutor, ThreadsExecutor, BatchedExecutor)
+}
+
+__all__ = ["EXECUTORS", "Executor", "make_executor"]
+
+
+def make_executor(
+    name: str,
+    devices: Sequence[torch.device],
+    workers: int,
+    stack: int,
+    part_table: PartTable,
+    method: Method,
+    data: FederatedData,
+) -> Executor:
+    """Returns the executor ``name``; ``"auto"`` is threads on the CPU and batched on GPUs."""
+    default = ThreadsExecutor if devices[0].type == "cpu" else BatchedExecutor
+    return EXECUTORS.get(name, default)(devices, workers, stack, part_table, method, data)

@@ -1,0 +1,126 @@
+"""Base class of executors: how units of clients are dealt to workers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from queue import SimpleQueue
+from typing import ClassVar, TypeVar
+
+import torch
+
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.local.single import SingleRunner
+from pfl_fast.engine.local.trainer import Runner
+from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.engine.stopping import StopFlag
+from pfl_fast.engine.worker import Worker
+from pfl_fast.methods.base import Method
+
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
+
+
+class Executor(ABC):
+    """Decides how many units run at once and where. Results do not depend on the executor.
+
+    Args:
+        devices: one or more devices.
+        workers: number of threads on the CPU; 0: one per core.
+        stack: most clients in one stack; 0: all clients of a worker.
+        part_table: the part table.
+        method: the method.
+        data: client data.
+
+    Attributes:
+        name: name of the executor in settings and results.
+        runner_class: runs the clients of one unit.
+        workers: the workers, at least one.
+        stop: set to end the run between two steps.
+    """
+
+    name: ClassVar[str]
+    runner_class: ClassVar[type[Runner]] = SingleRunner
+
+    def __init__(
+        self,
+        devices: Sequence[torch.device],
+        workers: int,
+        stack: int,
+        part_table: PartTable,
+        method: Method,
+        data: FederatedData,
+    ) -> None:
+        self.stack = stack
+        self.stop = StopFlag()
+        self.workers = [
+            Worker(self.runner_class, part_table, method, data, device, self.stop.is_set)
+            for device in self.places(devices, workers)
+        ]
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self.workers:
+            self._idle.put(worker)
+
+    def places(self, devices: Sequence[torch.device], workers: int) -> Sequence[torch.device]:
+        """Returns the device of each worker."""
+        return devices
+
+    def units(self, clients: Sequence[int]) -> list[list[int]]:
+        """Splits clients, the most expensive first, into units that one worker trains at a time."""
+        return [[client] for client in clients]
+
+    def test_units(self, clients: Sequence[int]) -> list[list[int]]:
+        """Splits clients into units that one worker tests at a time."""
+        return self.units(clients)
+
+    @abstractmethod
+    def run(self, units: Sequence[Unit], work: Callable[[Worker, Unit], Result]) -> Iterator[tuple[Unit, Result]]:
+        """Calls ``work`` for every unit on an idle worker; yields results as they arrive, raises the first error."""
+
+    def on_idle_worker(self, work: Callable[[Worker, Unit], Result], unit: Unit) -> Result:
+        """Calls ``work`` on a worker that is idle."""
+        worker = self._idle.get()
+        try:
+            return work(worker, unit)
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:  # noqa: B027
+        """Ends the executor's threads, if it has any."""
+
+
+class PooledExecutor(Executor):
+    """Runs one unit per worker at the same time, each in a thread of a pool."""
+
+    def __init__(
+        self,
+        devices: Sequence[torch.device],
+        workers: int,
+        stack: int,
+        part_table: PartTable,
+        method: Method,
+        data: FederatedData,
+    ) -> None:
+        super().__init__(devices, workers, stack, part_table, method, data)
+        self._pool = ThreadPoolExecutor(len(self.workers), "pfl-fast", initializer=self.start_thread)
+
+    def start_thread(self) -> None:
+        """Called at the start of every thread."""
+
+    def run(self, units: Sequence[Unit], work: Callable[[Worker, Unit], Result]) -> Iterator[tuple[Unit, Result]]:
+        """Calls ``work`` for every unit on an idle worker; yields results as they arrive, raises the first error."""
+        futures: dict[Future[Result], Unit] = {
+            self._pool.submit(self.on_idle_worker, work, unit): unit for unit in units
+        }
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown()

@@ -1,0 +1,336 @@
+"""Local training: phases, epochs, steps, cached values and hooks, for one client or a stack of clients.
+
+:class:`Trainer` is the loop. A :class:`Runner` executes it: :mod:`~pfl_fast.engine.local.single` for one client whose
+tensors are bound to modules, :mod:`~pfl_fast.engine.local.stacked` for a stack of clients under ``torch.vmap``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl_fast.data.federated import FederatedData, StackedBatch
+from pfl_fast.engine.local.linear_gradients import GradientFactors
+from pfl_fast.engine.local.modules import set_mode
+from pfl_fast.engine.local.optimizer import StepSettings, write
+from pfl_fast.engine.local.progress import LocalReport, SingleProgress, StackProgress
+from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
+from pfl_fast.models import batch_norm_tensors
+from pfl_fast.nn import seed_names
+from pfl_fast.randomness import key
+
+Predict = Callable[[Any, Batch], Any]
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The run was asked to stop; raised between two steps.
+
+    Attributes:
+        signal: number of the signal, if a signal asked.
+    """
+
+    signal: int | None = None
+
+
+class Step(ABC):
+    """The updates on one batch of a client or a stack.
+
+    Attributes:
+        loss: loss of the last update, a scalar or ``[C]``.
+        recorded: recorded quantities of the last update.
+    """
+
+    loss: Tensor
+    recorded: Tensors
+
+    def __init__(self, phase: Phase, loss_function: Loss, batch: Batch, settings: StepSettings) -> None:
+        self.phase = phase
+        self.loss_function = loss_function
+        self.batch = batch
+        self.settings = settings
+
+    def run(self) -> None:
+        """Computes gradients and updates the parameters, ``phase.repeats`` times."""
+        for _ in range(self.phase.repeats):
+            factors: Mapping[str, GradientFactors] = {}
+            if self.phase.custom_gradient:
+                size = self.batch.y.shape[-1]
+                gradients = self.phase.custom_gradient(self.gradient_at, self.values(), size, self.settings.lr)
+            else:
+                gradients, factors = self.gradients()
+            self.update(gradients, factors)
+            del gradients  # frees them before the next ones are computed
+
+    @abstractmethod
+    def values(self) -> Tensors:
+        """Returns the trained parameters, detached."""
+
+    @abstractmethod
+    def gradients(self) -> tuple[Tensors, Mapping[str, GradientFactors]]:
+        """Returns gradients at the current values, as tensors and as factors."""
+
+    @abstractmethod
+    def gradient_at(self, values: Tensors, samples: slice = slice(None), reported: bool = True) -> Tensors:
+        """See :class:`pfl_fast.methods.phases.GradientAt`."""
+
+    @abstractmethod
+    def update(self, gradients: Tensors, factors: Mapping[str, GradientFactors]) -> None:
+        """Updates the parameters in place."""
+
+
+class Runner(ABC):
+    """Executes steps and predictions for a unit of clients on one device.
+
+    Args:
+        part_table: the part table.
+        method: the method.
+        data: client data on ``device``.
+        device: device of the unit's tensors.
+    """
+
+    progress: SingleProgress | StackProgress
+
+    def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
+        self.part_table = part_table
+        self.method = method
+        self.data = data
+        self.device = device
+        self.client = part_table.bindable_client(device)
+        self.seed_names = seed_names(self.client)
+        self._scratch: Tensors = {}
+
+    @abstractmethod
+    def load(
+        self, views: Sequence[Tensors], phases: Sequence[Phase], settings: StepSettings
+    ) -> tuple[Tensors, Tensors]:
+        """Returns the tensors of a unit, ready for training, and write buffers for those read in place.
+
+        Args:
+            views: tensors of each client, which stay unchanged.
+            phases: phases to train.
+            settings: step settings of the round.
+        """
+
+    @abstractmethod
+    def gather(self, views: Sequence[Tensors]) -> Tensors:
+        """Returns the clients' tensors as one unit, to be read; copied only if necessary."""
+
+    @abstractmethod
+    def copy(self, views: Sequence[Tensors]) -> Tensors:
+        """Returns new copies of the clients' tensors."""
+
+    @abstractmethod
+    def row(self, tensors: Tensors, row: int) -> Tensors:
+        """Returns the tensors of one client of the unit."""
+
+    @abstractmethod
+    def begin(self, clients: list[int], tensors: Tensors, write_buffers: Tensors) -> None:
+        """Starts the local training of a unit."""
+
+    @abstractmethod
+    def begin_phase(self, phase: Phase, rotation: list[list[str]]) -> None:
+        """Starts a phase; ``rotation`` holds the names of the parameters to train in each turn."""
+
+    @abstractmethod
+    def bind_client(self, row: int) -> None:
+        """Binds the tensors of one client to the modules, to compute cached values."""
+
+    @abstractmethod
+    def batches(self, phase: Phase, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
+        """Yields the batches of an epoch with their number in it."""
+
+    @abstractmethod
+    def seed(self, rows: slice, settings: StepSettings) -> Tensor:
+        """Returns the noise seeds of the next step of the clients in ``rows``."""
+
+    @abstractmethod
+    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
+        """Returns the cached values at ``position`` of the training samples of the clients in ``rows``."""
+
+    @abstractmethod
+    def step(self, phase: Phase, loss: Loss, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
+        """Returns the step on a batch of the clients in ``rows``."""
+
+    @abstractmethod
+    def active(self, rows: slice) -> Tensors:
+        """Returns the tensors of the clients in ``rows``, to be written to."""
+
+    @abstractmethod
+    def logits(
+        self, predict: Predict, clients: Sequence[int], tensors: Tensors, split: str, seeds: Callable[[int, int], int]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Returns logits and labels of each client on its samples of ``split``.
+
+        Args:
+            predict: prediction of the method.
+            clients: numbers of the clients.
+            tensors: tensors of the unit.
+            split: ``"test"``, ``"validation"`` or ``"train"``.
+            seeds: ``(client, batch number) -> seed`` of the noise in predictions.
+        """
+
+    def trained_names(self, phase: Phase, turn: int | None = None) -> list[str]:
+        """Returns the parameters that a phase trains, in one turn of its rotation or in any."""
+        parts = phase.rotation[turn % len(phase.rotation)] if turn is not None and phase.rotation else phase.train
+        return [spec.key for spec in self.part_table.specs if spec.parameter and spec.part in parts]
+
+    def source(self, phase: Phase) -> FederatedData:
+        """Returns the data whose batches a phase uses."""
+        return self.data.whole() if phase.whole else self.data
+
+    def recomputes_each_step(self, phase: Phase) -> bool:
+        """Returns whether cached values would be wrong (BatchNorm in training mode, dropout, augmentation)."""
+        parts = {cache.part for cache in phase.cached.values()}
+        batch_dependent = any(
+            batch_norm_tensors(self.client.get_submodule(p)) and not self.part_table.parts[p].eval_mode for p in parts
+        )
+        noisy = any(name.split(".")[0] in parts for name in self.seed_names)
+        return batch_dependent or noisy or self.data.augments
+
+    def noise(self, settings: StepSettings, client: int, step: int) -> int:
+        """Returns the noise seed of a client's step."""
+        return key(settings.seed, "noise", client, settings.round, step)
+
+    def scratch(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Returns uninitialised memory that later calls with the same name reuse."""
+        if name not in self._scratch or self._scratch[name].shape != tuple(shape):
+            self._scratch[name] = torch.empty(tuple(shape), dtype=dtype, device=self.device)
+        return self._scratch[name]
+
+
+class CachedValues:
+    """Values per sample of the clients of a unit, concatenated."""
+
+    def __init__(self, values: Tensor, sizes: list[int]) -> None:
+        self.values = values
+        self.begin = torch.tensor([0, *sizes[:-1]], device=values.device).cumsum(0)
+
+
+class Trainer:
+    """Trains units of clients.
+
+    Args:
+        runner: executes the steps.
+        stop: asked between steps; True raises :class:`Interrupted`.
+    """
+
+    def __init__(self, runner: Runner, stop: Callable[[], bool]) -> None:
+        self.runner = runner
+        self.stop = stop
+        self._data_seconds = 0.0
+
+    def train(
+        self,
+        clients: list[int],
+        tensors: Tensors,
+        phases: Sequence[Phase],
+        settings: StepSettings,
+        write_buffers: Tensors | None = None,
+    ) -> list[LocalReport]:
+        """Trains ``tensors`` in place.
+
+        Tensors read in place may belong to the server; their first update is written to ``write_buffers``.
+        """
+        runner = self.runner
+        set_mode(runner.client, runner.part_table.parts, training=True)
+        runner.begin(clients, tensors, {} if write_buffers is None else write_buffers)
+        self._data_seconds, first_epoch = 0.0, 0
+        for phase in phases:
+            self._run_phase(phase, clients, first_epoch, settings)
+            first_epoch += phase.epochs
+            if runner.progress.failed and settings.stop_at_nan:
+                break
+            self._run_hook(phase.after, settings)
+        reports = runner.progress.reports(self._data_seconds)
+        for row, report in enumerate(reports):
+            report.problem = report.problem or first_not_finite(runner.row(tensors, row), report.steps)
+        return reports
+
+    def _run_phase(self, phase: Phase, clients: list[int], first_epoch: int, settings: StepSettings) -> None:
+        runner, own = self.runner, settings.for_phase(phase)
+        runner.progress.begin_phase()
+        rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
+        runner.begin_phase(phase, rotation)
+        recompute = runner.recomputes_each_step(phase)
+        loss = with_cached(phase) if recompute and phase.cached else phase.loss
+        tables = {} if recompute else self._cached_tables(phase, clients)
+        for epoch in range(first_epoch, first_epoch + phase.epochs):
+            for number, (rows, x, y, position) in self._batches(phase, settings.round, epoch):
+                cached = {name: runner.cached(table, rows, position) for name, table in tables.items()}
+                batch = Batch(x, y, runner.seed(rows, settings), cached)
+                step = runner.step(phase, loss, batch, rows, number % len(rotation), own)
+                step.run()
+                runner.progress.add(rows, y.shape[-1], step.loss, step.recorded)
+                del step  # frees the graph before the next batch
+                if runner.progress.failed and settings.stop_at_nan:
+                    return
+                self._run_hook(phase.after_batch, settings, rows)
+            self._run_hook(phase.after_epoch, settings)
+
+    def _run_hook(self, hook: Any, settings: StepSettings, rows: slice = slice(None)) -> None:
+        if hook:
+            tensors = self.runner.active(rows)
+            write(self.runner.progress.call(hook, tensors, settings.lr, rows), tensors)
+
+    def _batches(self, phase: Phase, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
+        """Yields the batches of an epoch, measures the seconds they take, and asks whether to stop."""
+        batches = self.runner.batches(phase, round, epoch)
+        while True:
+            if self.stop():
+                raise Interrupted
+            begin = perf_counter()
+            batch = next(batches, None)
+            self._data_seconds += perf_counter() - begin
+            if batch is None:
+                return
+            yield batch
+
+    def _cached_tables(self, phase: Phase, clients: list[int]) -> dict[str, CachedValues]:
+        """Computes the cached values of all training samples, in the order of each client's list."""
+        if not phase.cached:
+            return {}
+        runner = self.runner
+        values: dict[str, list[Tensor]] = {name: [] for name in phase.cached}
+        for row, client in enumerate(clients):
+            runner.bind_client(row)
+            with torch.no_grad():
+                for x, _ in runner.data.evaluation("train", client):
+                    for name, cache in phase.cached.items():
+                        values[name].append(cache.compute(runner.client, x))
+        sizes = [int(runner.data.train_sizes[client]) for client in clients]
+        return {name: CachedValues(torch.cat(parts), sizes) for name, parts in values.items()}
+
+
+def with_cached(phase: Phase) -> Loss:
+    """Returns the phase's loss, which computes the cached values itself in every step."""
+
+    def loss(client: Client, batch: Batch) -> tuple[Tensor, Tensors]:
+        with torch.no_grad():
+            batch.cached = {name: cache.compute(client, batch.x) for name, cache in phase.cached.items()}
+        return phase.loss(client, batch)
+
+    return loss
+
+
+def gradients_of(loss: Tensor, parameters: Mapping[str, Tensor]) -> Tensors:
+    """Returns the gradients of ``loss`` by name, for the parameters it depends on."""
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+
+
+def first_not_finite(tensors: Tensors, step: int) -> str | None:
+    """Returns a message naming the first tensor with a NaN or infinite value, or None."""
+    for name, tensor in tensors.items():
+        # A finite sum has finite terms and needs one pass over memory; a sum that is not finite may be an overflow.
+        if not tensor.is_floating_point() or math.isfinite(tensor.sum().item()):
+            continue
+        if not bool(torch.isfinite(tensor).all()):
+            return f"{name} holds values that are not finite after step {step}"
+    return None

@@ -1,0 +1,46 @@
+"""Inputs of a method's mixture, see :class:`pfl_fast.methods.base.MixtureInputs`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pfl_fast.engine.client_work import CandidateLoss
+from pfl_fast.engine.executors import Executor
+from pfl_fast.engine.state.run_state import RunState
+from pfl_fast.engine.worker import TestSettings
+from pfl_fast.methods.base import Tensors
+
+
+@dataclass(frozen=True)
+class RoundUploads:
+    """The uploads of a round, and losses of candidate models.
+
+    Attributes:
+        state: state of the run.
+        executor: computes losses.
+        clients: clients whose uploads arrived.
+        uploads: ``[S, *shape]`` uploads, by server tensor.
+        settings: settings of the tests that compute losses.
+    """
+
+    state: RunState
+    executor: Executor
+    clients: list[int]
+    uploads: Tensors
+    settings: TestSettings
+
+    @property
+    def server(self) -> Tensors:
+        """Server tensors."""
+        return self.state.server
+
+    def tensors(self, client: int) -> Tensors:
+        """Returns all tensors of a client after its local training."""
+        return self.state.clients.view(client, self.state.server, receives=False)
+
+    def losses(self, candidates: Sequence[tuple[int, Tensors]]) -> list[float]:
+        """Returns the loss of each ``(client, replaced tensors)``."""
+        work = CandidateLoss(self.state, candidates, self.settings)
+        losses = dict(self.executor.run(range(len(candidates)), work))
+        return [losses[index] for index in range(len(candidates))]

@@ -1,0 +1,252 @@
+"""One communication round, step by step. It knows no method, no executor and no file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from pfl_fast import ops
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.client_work import ClientTest, ClientWork
+from pfl_fast.engine.executors import Executor
+from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.local.progress import LocalReport
+from pfl_fast.engine.mixture import RoundUploads
+from pfl_fast.engine.results.metrics import Score, pooled
+from pfl_fast.engine.results.records import RoundRecord, Stopwatch
+from pfl_fast.engine.sampling import Cohort, sample
+from pfl_fast.engine.settings import RoundSettings
+from pfl_fast.engine.state.client_state import ClientState
+from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.engine.state.run_state import RunState
+from pfl_fast.engine.worker import TestSettings
+from pfl_fast.methods.base import Method, Tensors
+
+Scores = dict[int, dict[str, Score]]  # by client, by split
+
+
+class Round:
+    """Runs communication rounds.
+
+    1. sample the cohort   2. train clients   3. aggregate   4. distribute   5. evaluate   6. record
+
+    Args:
+        settings: settings of the rounds.
+        part_table: the part table.
+        method: the method.
+        data: client data.
+        clients: stored state of the clients.
+        executor: runs the work of the clients.
+        on_client: called after each client's training: number of clients done, of how many, the client's report.
+    """
+
+    def __init__(
+        self,
+        settings: RoundSettings,
+        part_table: PartTable,
+        method: Method,
+        data: FederatedData,
+        clients: ClientState,
+        executor: Executor,
+        on_client: Callable[[int, int, LocalReport], None],
+    ) -> None:
+        self.settings = settings
+        self.part_table = part_table
+        self.method = method
+        self.data = data
+        self.executor = executor
+        self.on_client = on_client
+        self.device = executor.workers[0].device
+        server = {name: tensor.to(self.device) for name, tensor in part_table.new_server().items()}
+        self.state = RunState(server, clients)
+        self.upload_memory: Tensors = {}  # of the last round, reused: allocating takes as long as averaging
+
+    def run(self) -> RoundRecord:
+        """Runs the next round. If interrupted, clients that have trained do not train again."""
+        number, watch = self.state.rounds_done + 1, Stopwatch()
+        # 1. sample the cohort
+        cohort = self.cohort(number)
+        # 2. train clients
+        self.train(cohort, number)
+        watch.lap("local")
+        # 3. aggregate
+        skipped = self.aggregate(cohort, number)
+        watch.lap("aggregate")
+        # 4. distribute
+        self.state.clients.store_received(cohort.receiving, self.state.server, number)
+        watch.lap("distribute")
+        # 5. evaluate
+        trained = self.state.finish_round()
+        self.upload_memory = trained.uploads
+        scores = self.evaluate(cohort, number)
+        watch.lap("test_aggregated")
+        # 6. record
+        record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
+        record.add_local_results(trained.reports, trained.scores)
+        record.add_traffic(self.part_table, cohort, self.data.clients, number)
+        self._add_scores(record, scores)
+        return record.finish(watch.laps, len(self.executor.workers))
+
+    def run_initial(self) -> RoundRecord:
+        """Tests the untrained model, as round 0."""
+        record = RoundRecord(0, evaluated=True, cohort=Cohort([], [], []), skipped=[])
+        self._add_scores(record, self.test_clients(range(self.data.clients), 0))
+        return record.finish({}, 1)
+
+    # 1. sample the cohort
+
+    @property
+    def last_round(self) -> int:
+        """Number of the last round; the final phases of a method count as one more round."""
+        return self.settings.rounds + bool(self.method.final_phases())
+
+    def is_final_round(self, number: int) -> bool:
+        """Returns whether clients train the final phases in a round; nothing is uploaded then."""
+        return number > self.settings.rounds
+
+    def cohort(self, number: int) -> Cohort:
+        """Returns the clients of a round."""
+        if self.is_final_round(number):
+            return Cohort(training=list(range(self.data.clients)), uploading=[], receiving=[])
+        return sample(self.settings, self.data.clients, number)
+
+    # 2. train clients
+
+    def train(self, cohort: Cohort, number: int) -> None:
+        """Trains the clients of the cohort that have not trained yet in this round."""
+        unfinished, final = self.state.unfinished, self.is_final_round(number)
+        if not unfinished.uploads:
+            unfinished.uploads = self.allocate_uploads(cohort, number)
+        tests = self.is_evaluated(number) and (final or self.settings.eval_at != "after_agg")
+        work = ClientWork(
+            self.method,
+            self.state,
+            number,
+            phases=self.method.final_phases() if final else self.method.phases(number),
+            step=self.step_settings(number),
+            test=self.client_test(number, "final_round" if final else "after_local") if tests else None,
+            upload_rows={client: row for row, client in enumerate(cohort.uploading)},
+            on_nan=self.settings.on_nan,
+        )
+        waiting = [client for client in cohort.training if client not in unfinished.reports]
+        done = len(cohort.training) - len(waiting)
+        for _, results in self.executor.run(self.executor.units(self.data.stack_order(waiting)), work):
+            for result in results:
+                done += 1
+                self.on_client(done, len(cohort.training), result.report)
+
+    def step_settings(self, number: int) -> StepSettings:
+        """Returns the optimizer settings of a round."""
+        s = self.settings
+        lr = s.lr * s.lr_decay ** (number - 1)
+        return StepSettings(lr, s.momentum, s.weight_decay, s.seed, number, stop_at_nan=s.on_nan != "report")
+
+    def allocate_uploads(self, cohort: Cohort, number: int) -> Tensors:
+        """Returns uninitialised blocks ``[S, *shape]`` for the uploads, by server tensor."""
+        old, self.upload_memory, blocks = self.upload_memory, {}, {}
+        for spec in self.part_table.uploaded:
+            if spec.upload_to and spec.exchanged(number):
+                shape = (len(cohort.uploading), *spec.value.shape)
+                block = old.pop(spec.upload_to, None)
+                if block is None or block.shape != shape:
+                    block = torch.empty(shape, dtype=spec.value.dtype, device=self.device)
+                blocks[spec.upload_to] = block
+        return blocks
+
+    # 3. aggregate
+
+    def aggregate(self, cohort: Cohort, number: int) -> list[int]:
+        """Updates the server's tensors from the uploads; returns the skipped clients."""
+        reports, uploads = self.state.unfinished.reports, self.state.unfinished.uploads
+        skipped = {c for c, report in reports.items() if report.problem and self.settings.on_nan == "skip"}
+        rows = [row for row, client in enumerate(cohort.uploading) if client not in skipped]
+        if rows and uploads:
+            if len(rows) < len(cohort.uploading):
+                uploads = {name: block[rows] for name, block in uploads.items()}
+            clients = [cohort.uploading[row] for row in rows]
+            sizes = torch.tensor(self.data.train_sizes[clients], dtype=torch.float64, device=self.device)
+            self.state.server.update(self.method.aggregate(self.state.server, uploads, sizes))
+            if self.part_table.mixed:
+                self.mix(clients, uploads, number)
+        return sorted(skipped)
+
+    def mix(self, clients: list[int], uploads: Tensors, number: int) -> None:
+        """Gives each client its own mixture of the uploads."""
+        inputs = RoundUploads(self.state, self.executor, clients, uploads, TestSettings(self.settings.seed, number))
+        weights, changed = self.method.mixture(inputs)
+        self.state.server.update(changed)
+        specs = self.part_table.mixed
+        blocks = [uploads[str(spec.mixture_of)] for spec in specs]
+        mixed = ops.aggregate(blocks, weights.to(blocks[0]))
+        for row, client in enumerate(clients):
+            values = {spec.key: block[row] for spec, block in zip(specs, mixed, strict=True)}
+            self.state.clients.write(client, values)
+
+    # 5. evaluate
+
+    def is_evaluated(self, number: int) -> bool:
+        """Returns whether models are tested in a round."""
+        return number % self.settings.eval_every == 0 or number >= self.settings.rounds
+
+    def evaluate(self, cohort: Cohort, number: int) -> Scores | None:
+        """Returns the scores of clients after aggregation, or None in rounds without this test."""
+        if not self.is_evaluated(number) or self.settings.eval_at == "after_local" or self.is_final_round(number):
+            return None
+        selected = self.settings.eval_clients == "selected"
+        return self.test_clients(cohort.training if selected else range(self.data.clients), number)
+
+    def test_clients(self, clients: Sequence[int], number: int) -> Scores:
+        """Returns the scores of clients with their current tensors."""
+        test = self.client_test(number, "after_agg")
+        results = self.executor.run(self.executor.test_units(clients), test)
+        found = {client: scores for unit, rows in results for client, scores in zip(unit, rows, strict=True)}
+        return dict(sorted(found.items()))
+
+    def client_test(self, number: int, at: str) -> ClientTest:
+        """Returns the test of clients after round ``number``."""
+        whole = self.data.batch_size if self.settings.drop_last_test else 0
+        settings = TestSettings(self.settings.seed, number, whole)
+        return ClientTest(self.method, self.state, self.data.tests, settings, self.step_settings(number + 1), at)
+
+    def test_global(self, number: int, scores: Mapping[int, Mapping[str, Score]]) -> Score | None:
+        """Returns the score of the server's model on the union of the clients' test samples; None without a model.
+
+        If all clients hold the server's model, the score is pooled from the clients' ``scores``.
+        """
+        if not self.settings.eval_global or not self.part_table.server_has_statistics:
+            return None
+        own = [by_split["test"] for by_split in scores.values()]
+        covered = sum(score.samples for score in own) == len(self.data.union("test"))
+        if covered and self.clients_predict_as_server:
+            return pooled(own)
+        return self.executor.workers[0].test_global(self.state.server, TestSettings(self.settings.seed, number))
+
+    @property
+    def clients_predict_as_server(self) -> bool:
+        """True if every client is tested with the server's model."""
+        method = self.method
+        adapted = method.before_test(1, "after_agg") or self.settings.drop_last_test
+        return not adapted and method.predicts_as_server and self.part_table.clients_hold(method.prediction_parts)
+
+    # 6. record
+
+    def _add_scores(self, record: RoundRecord, scores: Scores | None) -> None:
+        if scores is not None:
+            record.after_agg(scores)
+            record.global_score(self.test_global(record.round, scores))
+
+    # between rounds
+
+    def client_tensors(self, client: int) -> Tensors:
+        """Returns all current tensors of a client, not copied."""
+        final = self.is_final_round(self.state.rounds_done)
+        return self.state.clients.view(client, self.state.server, receives=False, final=final)
+
+    def evaluation_tensors(self, client: int) -> Tensors:
+        """Returns the tensors with which a client is tested now; copies if the method adapts them before a test."""
+        number, worker, tensors = self.state.rounds_done, self.executor.workers[0], self.client_tensors(client)
+        phases = self.method.before_test(number + 1, "final_round" if self.is_final_round(number) else "after_agg")
+        if not phases:
+            return tensors
+        return worker.adapt(worker.single, [client], [tensors], phases, self.step_settings(number + 1))

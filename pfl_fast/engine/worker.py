@@ -1,0 +1,127 @@
+"""A worker: one device with modules, scratch memory and everything needed to train and test a unit of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.local.modules import bind
+from pfl_fast.engine.local.optimizer import StepSettings, write
+from pfl_fast.engine.local.single import SingleRunner, predictions
+from pfl_fast.engine.local.trainer import Runner, Trainer
+from pfl_fast.engine.results.metrics import Score, score
+from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
+from pfl_fast.randomness import key
+
+
+@dataclass(frozen=True)
+class TestSettings:
+    """Settings of a test.
+
+    Attributes:
+        seed: seed of the run.
+        round: round of the test, for noise in predictions.
+        whole_batches: drop samples beyond a multiple of this number; 0: drop none.
+    """
+
+    __test__ = False  # not a test class of pytest
+
+    seed: int
+    round: int
+    whole_batches: int = 0
+
+    def noise(self, client: int, batch: int) -> int:
+        """Returns the seed of the noise in a prediction; ``client`` is -1 for the server's model."""
+        return key(self.seed, "evaluation", client, self.round, batch)
+
+
+class Worker:
+    """Trains and tests units of clients on one device.
+
+    Args:
+        runner_class: runs one client or a stack of clients.
+        part_table: the part table.
+        method: the method.
+        data: client data.
+        device: device of the worker.
+        stop: asked between training steps; True ends the run.
+    """
+
+    def __init__(
+        self,
+        runner_class: type[Runner],
+        part_table: PartTable,
+        method: Method,
+        data: FederatedData,
+        device: torch.device,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.part_table = part_table
+        self.method = method
+        self.data = data.to(device)
+        self.device = device
+        self.single = SingleRunner(part_table, method, self.data, device)
+        same = runner_class is SingleRunner
+        self.runner: Runner = self.single if same else runner_class(part_table, method, self.data, device)
+        self.trainer = Trainer(self.runner, stop)
+
+    def adapt(
+        self, runner: Runner, clients: list[int], views: Sequence[Tensors], phases: Sequence[Phase], step: StepSettings
+    ) -> Tensors:
+        """Returns copies of clients' tensors after training ``phases``, such as the phases before a test.
+
+        The training is never interrupted: a round whose clients have trained must be recorded.
+        """
+        copies = runner.copy(views)
+        for row in range(len(clients)):
+            own = runner.row(copies, row)
+            write(self.method.on_receive(own, at="start"), own)
+        Trainer(runner, lambda: False).train(clients, copies, phases, step)
+        return copies
+
+    def test(
+        self, runner: Runner, clients: Sequence[int], tensors: Tensors, split: str, settings: TestSettings
+    ) -> list[Score]:
+        """Returns the score of each client's model on its own samples of ``split``.
+
+        Args:
+            runner: the worker's runner for the unit.
+            clients: numbers of the clients.
+            tensors: tensors of the unit.
+            split: ``"test"``, ``"validation"`` or ``"train"``.
+            settings: settings of the test.
+        """
+        outputs = runner.logits(self.method.predict, clients, tensors, split, settings.noise)
+        return [_score(logits, labels, settings.whole_batches) for logits, labels in outputs]
+
+    def test_global(self, tensors: Tensors, settings: TestSettings) -> Score | None:
+        """Returns the score of the server's model on the union of the clients' test samples.
+
+        None if the method has no global model, or there are no test samples.
+        """
+        server = Client({name: deepcopy(module) for name, module in self.part_table.server_parts.items()})
+        bind(server.to(self.device), tensors, set())
+        server.eval()
+        first = next(self.data.evaluation("test", None, batch_size=1), None)
+        if first is None:
+            return None
+        with torch.no_grad():
+            if self.method.predict_global(server, Batch(*first, torch.tensor(0, device=self.device))) is None:
+                return None
+        outputs = predictions(self.method.predict_global, server, self.data, "test", None, settings.noise)
+        return _score(*outputs, 0)
+
+
+def _score(logits: Tensor, labels: Tensor, whole_batches: int) -> Score:
+    if len(labels) == 0:
+        return Score(0, 0, 0.0, None)
+    if whole_batches and len(labels) >= whole_batches:
+        used = len(labels) // whole_batches * whole_batches
+        logits, labels = logits[:used], labels[:used]
+    return score(logits, labels)
