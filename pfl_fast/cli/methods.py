@@ -29,8 +29,7 @@ def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
       pfl-fast methods --fidelity > docs/fidelity.md
     """
     from pfl_fast.assembly import find_method
-    from pfl_fast.cli.pfllib_flags import METHODS as RENAMED
-    from pfl_fast.cli.pfllib_flags import our_name
+    from pfl_fast.cli.pfllib_flags import METHOD_NAMES, canonical_name
     from pfl_fast.methods import METHODS
 
     if fidelity:
@@ -43,7 +42,7 @@ def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
         }
         click.echo(json.dumps(rows, indent=2) if as_json else as_list(rows))
         return
-    name = our_name(name, METHODS, RENAMED)
+    name = canonical_name(name, METHODS, METHOD_NAMES)
     facts = collect(name, find_method(name))
     click.echo(json.dumps(facts, indent=2) if as_json else as_page(facts))
 

@@ -54,15 +54,16 @@ def resume(run: Path, quiet: bool, **values: Any) -> None:
         raise ConfigError(f"{run}: there is no run in it (no config.toml)")
     before = config.read(run / "config.toml")
 
-    from pfl_fast.cli import pages, running
+    from pfl_fast.cli.messages import as_arguments
+    from pfl_fast.cli.run import run_experiment
     from pfl_fast.cli.train import unheard
     from pfl_fast.experiment import Experiment
 
-    running.run(
+    run_experiment(
         lambda: Experiment.resume(run, report=unheard if quiet else click.echo, **changes),
         run,
         quiet,
-        pages.as_words(
+        as_arguments(
             {n: v for n, v in {**before, **changes}.items() if n in SETTINGS and v != plain(SETTINGS[n].default)}
         ),
     )

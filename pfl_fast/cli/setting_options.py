@@ -32,7 +32,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "How it runs": ("workers", "stack", "state", "checkpoint_seconds"),
 }  # fmt: skip
-PLACES = [name for names in GROUPS.values() for name in names]
+OPTION_ORDER = [name for names in GROUPS.values() for name in names]
 METAVARS = {"bool": None, "int": "INTEGER", "float": "NUMBER", "str": "TEXT", "tuple[str, ...]": "NAME=VALUE,..."}
 
 
@@ -79,7 +79,7 @@ class GroupedCommand(click.Command):
         """Writes the options' part of ``--help``."""
         options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
         records = {str(p.name): record for p in options if (record := p.get_help_record(ctx))}
-        groups = {**GROUPS, "More options": [name for name in records if name not in PLACES]}
+        groups = {**GROUPS, "More options": [name for name in records if name not in OPTION_ORDER]}
         for title, names in groups.items():
             rows = [records[name] for name in names if name in records]
             if rows:

@@ -11,8 +11,8 @@ import click
 
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import PREFIX, pfllib_flags
-from pfl_fast.cli.request import gather
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
+from pfl_fast.cli.train_request import build_request
 from pfl_fast.errors import PflFastError
 
 EXAMPLES = """\b
@@ -98,9 +98,10 @@ def train(
     said = given(values)
     flags = {name.removeprefix(PREFIX): value for name, value in said.items() if name.startswith(PREFIX)}
     settings = {name: value for name, value in said.items() if not name.startswith(PREFIX)}
-    request = gather(method, preset, settings, flags, assignments, config_file)
+    request = build_request(method, preset, settings, flags, assignments, config_file)
 
-    from pfl_fast.cli import pages, running
+    from pfl_fast.cli.messages import as_arguments
+    from pfl_fast.cli.run import run_experiment
     from pfl_fast.experiment import Experiment
 
     for note in () if quiet else request.notes:
@@ -109,11 +110,11 @@ def train(
     refuse_other_run(folder)
     report = unheard if quiet else click.echo
     try:
-        running.run(
+        run_experiment(
             lambda: Experiment(request.method, preset=request.preset, out=folder, report=report, **request.values),
             folder,
             quiet,
-            pages.as_words({name: value for name, value in request.again.items() if name in SETTINGS}),
+            as_arguments({name: value for name, value in request.values_with_preset.items() if name in SETTINGS}),
         )
     finally:
         if out is None:

@@ -73,7 +73,7 @@ def test_ctrl_c_keeps_everything_and_says_how_to_go_on(cli):  # noqa: ARG001 in 
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Interrupted (SIGINT)" in said
-    assert "Go on with: pfl-fast resume a" in said
+    assert "Continue with: pfl-fast resume a" in said
     assert "Traceback" not in said
     kept = losses("a")
     assert kept
@@ -92,6 +92,6 @@ def test_exit_code_says_which_signal(cli, monkeypatch, number, exit_code):
 
     monkeypatch.setattr(Experiment, "run", interrupted)
     said = cli("train", "local", *SMALL, "--out", "my run", exit_code=exit_code).stderr
-    assert "0 of 2 rounds are kept in my run" in said
+    assert "0 of 2 rounds are saved in my run" in said
     assert "pfl-fast resume 'my run'" in said
     assert ("SIGTERM" in said) == (number == signal.SIGTERM)

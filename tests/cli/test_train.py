@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pfl_fast import config
-from pfl_fast.cli.setting_options import PLACES, SETTINGS
+from pfl_fast.cli.setting_options import OPTION_ORDER, SETTINGS
 from tests.cli.conftest import SMALL
 
 
@@ -23,7 +23,7 @@ def test_banner_rounds_and_outcome(cli):
     page = cli("train", "fedcp", *SMALL).stdout
     for shown in (
         "FedCP: shared extractor", "synthetic (synthetic): 200 samples", "dirichlet, 3 clients with", "hash ",
-        "mlp: a client trains", "2, 100% of the clients", "threads on cpu", "memory    about", "round 1/2", "round 2/2",
+        "mlp: a client trains", "2, 100% of the clients per round", "threads on cpu", "memory    about", "round 1/2", "round 2/2",
         "after aggregation", "after local training", "global model", "s/round", "samples/s", "MB uploaded",
         "results in runs/fedcp-synthetic-1",
         "pfl-fast train fedavg --dataset synthetic --model mlp --clients 3 --rounds 2 --image-size 8 --samples 200\n",
@@ -59,8 +59,8 @@ def test_every_setting_is_an_option_in_one_group(cli):
     page = cli("train", "--help").stdout
     for name in SETTINGS:
         assert f"--{name.replace('_', '-')} " in page
-    assert len(PLACES) == len(set(PLACES))
-    assert {f.name for f in fields(config.Settings)} <= set(PLACES)
+    assert len(OPTION_ORDER) == len(set(OPTION_ORDER))
+    assert {f.name for f in fields(config.Settings)} <= set(OPTION_ORDER)
     assert "-lbs" not in page.split("Examples:")[0]
     assert "[0.005]" in page
     assert "auto|sequential|threads|batched" in page
@@ -135,7 +135,7 @@ def test_pfllib_command_line(cli):
     assert {name: written["settings"][name] for name in expected} == expected
     assert written["method"] == "fedcp"
     assert written["options"]["lam"] == 2.0
-    assert "note: -go is not used" in result.stderr
+    assert "note: -go is ignored" in result.stderr
 
 
 def test_pfllib_long_names_with_underscores(cli):
@@ -151,8 +151,8 @@ def test_all_mistakes_are_said_at_once(cli):
     )  # fmt: skip
     for said in (
         "lr: must be a number, got 'fast'", "clients: must be at least 1", "did you mean 'threads'",
-        "no option 'lamm'; did you mean 'lam'", "--set x: write KEY=VALUE", "-mu: FedCP has no option 'mu'",
-        "rounds: said twice", "-t 2: one command is one run",
+        "no option 'lamm'; did you mean 'lam'", "--set x: must be KEY=VALUE", "-mu: FedCP has no option 'mu'",
+        "rounds: given twice", "-t 2: one command trains one run",
     ):  # fmt: skip
         assert said in result.stderr
     assert not Path("runs").exists()
@@ -161,7 +161,7 @@ def test_all_mistakes_are_said_at_once(cli):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say which method to train: apfl, ditto, fedafk"),
+        ([], "no method given; choose one of apfl, ditto, fedafk"),
         (["fedcpp"], "did you mean 'fedcp'"),
         (["fedcp", "--lam", "1"], "write --set lam=VALUE"),
         (["fedcp", "--roundz", "1"], "--rounds"),
