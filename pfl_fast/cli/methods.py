@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from pfl_fast.methods import Method
+    from pfl_fast.methods.base import Part
 
 
 @click.command()
@@ -49,7 +50,7 @@ def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
 
 def collect(name: str, kind: type[Method]) -> dict[str, Any]:
     """Everything about a method, as plain data."""
-    from pfl_fast.cli.method_costs import cost_of
+    from pfl_fast.cli.method_costs import Example, cost_of
     from pfl_fast.models import MODELS
     from pfl_fast.options import describe
 
@@ -62,7 +63,7 @@ def collect(name: str, kind: type[Method]) -> dict[str, Any]:
         "family": kind.family,
         "reading": kind.reading,
         "public_code": kind.public_code,
-        "parts": parts_table(kind),
+        "parts": parts_table(Example(name).parts),
         "cost": asdict(cost_of(name)),
         "batch_norm": kind.batch_norm,
         "options": [asdict(option) for option in describe(kind.Options)],
@@ -87,13 +88,8 @@ def dataset_values(kind: type[Method]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def parts_table(kind: type[Method]) -> list[dict[str, Any]]:
-    """The parts of a client's model with default options, on a small model."""
-    from pfl_fast.methods.base import Setting
-    from pfl_fast.models import build
-
-    method = kind(kind.Options(), Setting(clients=20, rounds=100, local_epochs=1, classes=10))
-    parts = method.parts(build("mlp", input_shape=(1, 8, 8), classes=10))
+def parts_table(parts: Mapping[str, Part]) -> list[dict[str, Any]]:
+    """Returns one row for each part of a client's model."""
     return [
         {
             "part": name,
@@ -145,12 +141,12 @@ def as_fidelity_page(kinds: Mapping[str, type[Method]]) -> str:
 
 def as_page(facts: dict[str, Any]) -> str:
     """One method for a person to read."""
-    from pfl_fast.cli.method_costs import Cost, in_words
+    from pfl_fast.cli.method_costs import Cost
 
     lines = [f"{click.style(facts['title'], bold=True)} ({facts['name']}): {facts['summary']}", facts["paper"], ""]
     lines += [facts["about"], ""]
     lines += section("parts of a client's model", table([{k: shown(v) for k, v in p.items()} for p in facts["parts"]]))
-    lines += section("a client's cost of a round", in_words(Cost(**facts["cost"])))
+    lines += section("a client's cost of a round", Cost(**facts["cost"]).lines())
     lines += section("how the paper is read", [facts["reading"] or "to the letter"])
     lines += section("what public code does differently", [facts["public_code"] or "nothing that we know of"])
     lines += section("BatchNorm", [f"{facts['batch_norm']} (--batch-norm says otherwise)"])
