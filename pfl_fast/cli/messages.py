@@ -146,9 +146,8 @@ def next_commands(experiment: Experiment, folder: Path, arguments: Sequence[str]
 
     name = experiment.method_name
     other = "fedavg" if name != "fedavg" else "fedcp"
-    compare = shlex.join(
-        ["pfl-fast", "train", other, *arguments, *method_default_arguments(experiment, other, arguments)]
-    )
+    defaults = method_default_arguments(experiment, other, arguments)
+    compare = shlex.join(["pfl-fast", "train", other, *arguments, *defaults])
     more = shlex.join(["pfl-fast", "resume", str(folder), "--rounds", str(experiment.settings.rounds * 2)])
     return [
         (compare, f"compare with {METHODS[other].title}: same partition, batches and initial model"),

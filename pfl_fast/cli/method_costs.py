@@ -65,8 +65,8 @@ def cost_of(name: str) -> Cost:
     record.moved(example.layout, record.cohort, CLIENTS, ROUND)
     with ops.use("reference"):  # native operators have no FLOP formulas
         flops = sum(example.phase_flops(phase) for phase in example.method.phases(ROUND)) + example.mixture_flops()
-    sent = [record.values[direction] / CLIENTS for direction in ("uploaded", "downloaded")]
-    return Cost(flops, *sent, example.parameters)
+    uploaded, downloaded = (record.values[name] / CLIENTS for name in ("uploaded", "downloaded"))
+    return Cost(flops, uploaded, downloaded, example.parameters)
 
 
 class Example:
@@ -111,11 +111,12 @@ class Example:
 
         if phase.direction is None:
             return flops_of(lambda: gradient_at({}))
-        direction, values = phase.direction, {name: parameter.detach() for name, parameter in parameters.items()}
+        direction: Any = phase.direction
+        values = {name: parameter.detach() for name, parameter in parameters.items()}
         return flops_of(lambda: direction(gradient_at, values, size, self.settings.lr))
 
     def mixture_flops(self) -> float:
-        """Returns the FLOPs of losses that a client computes for the server, such as FedFomo's on validation samples."""
+        """Returns the FLOPs of losses that a client computes for the server, such as FedFomo's validation losses."""
         if not self.layout.mixed:
             return 0
         uploads = {str(e.uploads): torch.stack([e.value] * CLIENTS) for e in self.layout.uploaded}
@@ -147,7 +148,8 @@ class Example:
 
 def flops_of(function: Callable[[], Any]) -> int:
     """Returns the FLOPs of ``function()``."""
-    with FlopCounter() as counter:
+    counter = FlopCounter()
+    with counter:
         function()
     return counter.flops
 
@@ -156,7 +158,7 @@ class FlopCounter(TorchDispatchMode):
     """Counts FLOPs by the formulas of ``torch.utils.flop_counter.FlopCounterMode``, without ``torch._dynamo``."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
 
     @classmethod
@@ -164,7 +166,7 @@ class FlopCounter(TorchDispatchMode):
         # True, the default, makes the first operator import torch._dynamo, which takes seconds.
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operator and adds its FLOPs."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)

@@ -116,9 +116,7 @@ def translate(flags: Mapping[str, str], title: str, options: Iterable[str]) -> T
             if name in options:
                 result.values[name] = _layers(value) if flag == "p" else value
             else:
-                available = (
-                    f"it has {', '.join(sorted(options))} (--set NAME=VALUE)" if options else "it has no options"
-                )
+                available = f"it has {', '.join(sorted(options))} (--set NAME=VALUE)" if options else "it has none"
                 result.errors.append(f"-{flag}: {title} has no option {name!r}; {available}")
         elif flag in IGNORED:
             result.notes.append(f"-{flag} is ignored: {IGNORED[flag][1]}")

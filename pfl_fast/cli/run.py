@@ -19,18 +19,20 @@ from pfl_fast.engine.training import Interrupted
 from pfl_fast.experiment import Experiment
 
 
-def run_experiment(create: Callable[[], Experiment], folder: Path, quiet: bool, arguments: Sequence[str]) -> None:
+def run_experiment(
+    create: Callable[[Callable[[str], None]], Experiment], folder: Path, quiet: bool, arguments: Sequence[str]
+) -> None:
     """Creates an experiment and trains all its rounds; exits with 128 + signal number if a signal stops it.
 
     Args:
-        create: function that returns the experiment, which writes its results to ``folder``.
+        create: function that returns the experiment; takes the function that prints the experiment's messages.
         folder: folder of the run.
         quiet: print one line with the results and nothing else.
         arguments: command-line arguments that repeat the run, see :func:`messages.final_summary`.
     """
     begin = monotonic()
     try:
-        experiment = create()
+        experiment = create(discard if quiet else click.echo)
     except KeyboardInterrupt:
         click.echo("Interrupted before the first round.", err=True)
         sys.exit(128 + signal.SIGINT)
@@ -46,6 +48,10 @@ def run_experiment(create: Callable[[], Experiment], folder: Path, quiet: bool, 
         click.echo(messages.one_line_summary(experiment, folder))
     else:
         click.echo("\n" + messages.final_summary(experiment, folder, monotonic() - begin, arguments))
+
+
+def discard(_message: str) -> None:
+    """Prints nothing."""
 
 
 def train(experiment: Experiment, folder: Path, quiet: bool) -> None:

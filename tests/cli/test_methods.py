@@ -147,7 +147,7 @@ def test_values_by_data_set():
     assert facts["paper_values"]["digits-cnn"]["model_options"] == ["cut=conv"]
     assert "  digits5: lr=0.01, momentum=0.5, batch_size=64" in page
     assert json.loads(run("fedcp", "--json"))["paper_values_by_dataset"] == {}
-    assert "and by data set" not in run("fedcp")
+    assert "values of the paper by data set" not in run("fedcp")
 
 
 def test_unknown_name_has_a_hint():

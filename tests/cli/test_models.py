@@ -39,7 +39,3 @@ def test_without_torchvision(monkeypatch):
         "efficientnet-b0",
         "densenet121",
     }
-
-
-def test_help_has_examples():
-    assert "Examples:" in CliRunner().invoke(main, ["models", "--help"]).output

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from pfl_fast.cli.progress import FEW_LINES, Bar, Lines
+from pfl_fast.cli.progress import MAX_LINES, Bar, Lines
 from pfl_fast.engine.records import RoundRecord
 from pfl_fast.engine.sampling import Cohort
 
@@ -40,7 +40,7 @@ def lines_of(rounds, seconds, **kwargs):
     return printed
 
 
-@pytest.mark.parametrize("rounds", [1, 2, FEW_LINES])
+@pytest.mark.parametrize("rounds", [1, 2, MAX_LINES])
 def test_short_runs_have_a_line_per_round(rounds):
     printed = lines_of(rounds, seconds=0.01)
     assert len(printed) == rounds
@@ -73,7 +73,7 @@ def test_skipped_clients_are_said_even_between_lines():
     view = Lines(Clock(), printed.append)
     view.started(experiment(1000))
     view.round_done(None, record(1, evaluated=False, skipped=[3, 7]))
-    assert printed == ["round 1: not finite, left out: clients 3, 7"]
+    assert printed == ["round 1: skipped clients 3, 7 (loss or parameters not finite)"]
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -48,7 +48,7 @@ def test_options_are_those_that_may_change(cli):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--lr", "1"], "--lr would change what the run computes"),
+        (["--lr", "1"], "--lr would change the results of the run"),
         (["--rounds", "1"], "not taken away: was 2"),
         (["--rounds", "many", "--workers", "-1"], "rounds: must be an integer"),
         (["--rounds", "many", "--workers", "-1"], "workers: must be at least 0"),
@@ -60,7 +60,7 @@ def test_mistakes(cli, words, said):
 
 
 def test_folder_without_a_run(cli):
-    assert "there is no run in it" in cli("resume", "nowhere", exit_code=2).stderr
+    assert "holds no run" in cli("resume", "nowhere", exit_code=2).stderr
 
 
 def test_ctrl_c_keeps_everything_and_says_how_to_go_on(cli):  # noqa: ARG001 in an empty folder

@@ -23,7 +23,8 @@ def test_banner_rounds_and_outcome(cli):
     page = cli("train", "fedcp", *SMALL).stdout
     for shown in (
         "FedCP: shared extractor", "synthetic (synthetic): 200 samples", "dirichlet, 3 clients with", "hash ",
-        "mlp: a client trains", "2, 100% of the clients per round", "threads on cpu", "memory    about", "round 1/2", "round 2/2",
+        "mlp: a client trains", "2, 100% of the clients per round", "threads on cpu", "memory    about",
+        "round 1/2", "round 2/2",
         "after aggregation", "after local training", "global model", "s/round", "samples/s", "MB uploaded",
         "results in runs/fedcp-synthetic-1",
         "pfl-fast train fedavg --dataset synthetic --model mlp --clients 3 --rounds 2 --image-size 8 --samples 200\n",
