@@ -5,22 +5,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from pfl_fast.cli import main
 from pfl_fast.cli.method_costs import cost_of
 from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
 from pfl_fast.methods.base import FAMILIES
 
 
-def run(*words):
-    result = CliRunner().invoke(main, ["methods", *words])
-    assert result.exit_code == 0, result.output
-    return result.output
+@pytest.fixture
+def run(cli):
+    """Returns the output of ``pfl-fast methods``."""
+    return lambda *arguments: cli("methods", *arguments).output
 
 
-def test_list_has_every_method_under_its_kind():
+def test_list_has_every_method_under_its_family(run):
     lines = run().splitlines()
     heading, found = None, {}
     for line in lines:
@@ -35,7 +33,7 @@ def test_list_has_every_method_under_its_kind():
     assert set(json.loads(run("--json"))) == set(METHODS)
 
 
-def test_fidelity_page_is_up_to_date_and_names_tests_that_exist():
+def test_fidelity_page_is_up_to_date_and_names_tests_that_exist(run):
     page = run("--fidelity")
     root = Path(__file__).parents[2]
     assert (root / "docs" / "fidelity.md").read_text() == page, "pfl-fast methods --fidelity > docs/fidelity.md"
@@ -103,7 +101,7 @@ def test_counting_does_not_import_the_compiler():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_page_and_json_of_each(name):
+def test_page_has_all_facts_of_the_method(run, name):
     kind = METHODS[name]
     page, facts = run(name), json.loads(run(name, "--json"))
     assert kind.paper in page
@@ -118,7 +116,7 @@ def test_page_and_json_of_each(name):
         assert option["help"] in page
 
 
-def test_fedcp():
+def test_page_of_fedcp(run):
     page, facts = run("FedCP"), json.loads(run("fedcp", "--json"))
     assert "out = g(r * h; W_hd) + g(s * h; W_i_hd)" in page
     parts = {part["part"]: part for part in facts["parts"]}
@@ -139,18 +137,16 @@ def test_fedcp():
     assert "(one of softmax, gumbel)" in page
 
 
-def test_values_by_data_set():
+def test_values_of_the_paper_by_data_set(run):
     page, facts = run("fedpick"), json.loads(run("fedpick", "--json"))
     digits = facts["paper_values_by_dataset"]["digits5"]
     assert (digits["tau"], digits["lam_lce"], digits["per_client"], digits["lr"]) == (10, 10, 1000, 0.01)
-    assert "model_options" not in digits, "goes by the model"
+    assert "model_options" not in digits, "listed by model"
     assert facts["paper_values"]["digits-cnn"]["model_options"] == ["cut=conv"]
     assert "  digits5: lr=0.01, momentum=0.5, batch_size=64" in page
     assert json.loads(run("fedcp", "--json"))["paper_values_by_dataset"] == {}
     assert "values of the paper by data set" not in run("fedcp")
 
 
-def test_unknown_name_has_a_hint():
-    result = CliRunner().invoke(main, ["methods", "fedcpp"])
-    assert result.exit_code == 2
-    assert "did you mean 'fedcp'" in result.output
+def test_error_about_an_unknown_name_suggests_a_method(cli):
+    assert "did you mean 'fedcp'" in cli("methods", "fedcpp", exit_code=2).output

@@ -4,11 +4,11 @@ from pfl_fast.cli.pfllib_flags import COMBINED, IGNORED, METHOD_OPTIONS, SETTING
 from pfl_fast.cli.setting_options import SETTINGS as OWN_SETTINGS
 
 
-def test_settings_exist():
+def test_flags_name_existing_settings():
     assert {name for _, name in SETTINGS.values()} <= set(OWN_SETTINGS)
 
 
-def test_every_flag_has_one_meaning():
+def test_every_flag_is_in_one_table():
     tables = [SETTINGS, COMBINED, METHOD_OPTIONS, IGNORED, UNSUPPORTED]
     flags = [flag for table in tables for flag in table]
     assert len(flags) == len(set(flags))
@@ -30,7 +30,7 @@ def test_every_flag_has_one_meaning():
         ({"t": "1", "ab": "False", "nnc": "0", "tsr": "0.0"}, {}),
     ],
 )
-def test_meaning(flags, values):
+def test_flags_become_settings_and_options(flags, values):
     result = translate(flags, "FedCP", ["lam"])
     assert (result.values, result.notes, result.errors) == (values, [], [])
 
@@ -44,11 +44,12 @@ def test_ignored_flags_give_a_note(flag):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"), [({"t": "3"}, "--seed"), ({"ab": "True"}, "--rounds"), ({"mu": "1"}, "FedCP has no option 'mu'")]
+    ("flags", "message"),
+    [({"t": "3"}, "--seed"), ({"ab": "True"}, "--rounds"), ({"mu": "1"}, "FedCP has no option 'mu'")],
 )
-def test_unsupported_flags_are_errors(flags, said):
+def test_unsupported_flags_are_errors(flags, message):
     (error,) = translate(flags, "FedCP", ["lam"]).errors
-    assert said in error
+    assert message in error
 
 
 def test_options_that_pfllib_counts_or_names_differently():
