@@ -11,7 +11,7 @@ from typing import Any
 
 from pfl_fast.errors import did_you_mean
 
-_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 def option(
@@ -118,9 +118,9 @@ def _bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     word = str(value).lower()
-    if word not in _BOOLEANS:
+    if word not in BOOLEANS:
         raise ValueError("must be true or false")
-    return _BOOLEANS[word]
+    return BOOLEANS[word]
 
 
 def _int(value: Any) -> int:
@@ -140,11 +140,9 @@ def _float(value: Any) -> float:
 
 
 def _str(value: Any) -> str:
-    match value:
-        case str():
-            return value
-        case _:
-            raise ValueError("must be text")
+    if not isinstance(value, str):
+        raise ValueError("must be text")  # noqa: TRY004 convert collects ValueErrors
+    return value
 
 
 _CONVERTERS = {bool: _bool, int: _int, float: _float, str: _str}

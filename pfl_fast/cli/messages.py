@@ -12,6 +12,7 @@ import click
 from pfl_fast.cli.progress import ACCURACIES, duration
 from pfl_fast.cli.setting_options import OPTION_ORDER, SETTINGS
 from pfl_fast.data.dataset import STAND_IN
+from pfl_fast.options import BOOLEANS
 
 if TYPE_CHECKING:
     from pfl_fast.experiment import Experiment
@@ -136,7 +137,7 @@ def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
             lines.append(f"  {'  best per client':22}{row['best_per_client']:8.4f}")
         if "validation_selected" in row:
             at = f"({row['validation_round']})"
-            lines.append(f"  {'  best on validation':22}{row['validation_selected']:8.4f} {at}")
+            lines.append(f"  {'  at best validation':22}{row['validation_selected']:8.4f} {at}")
     return lines
 
 
@@ -180,7 +181,7 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
     for name, value in sorted(settings.items(), key=lambda item: OPTION_ORDER.index(item[0])):
         flag = name.replace("_", "-")
         if SETTINGS[name].type == "bool":
-            arguments.append(f"--{flag}" if str(value).lower() in {"true", "yes", "on", "1"} else f"--no-{flag}")
+            arguments.append(f"--{flag}" if BOOLEANS[str(value).lower()] else f"--no-{flag}")
         else:
             text = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
             arguments += [f"--{flag}", "none" if value is None else text]
