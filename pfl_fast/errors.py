@@ -1,4 +1,4 @@
-"""Errors the user can act on: the message says what, where and the remedy, and no traceback is shown."""
+"""Errors that users can fix: the message names the cause and the remedy, and no traceback is printed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterable
 
 
 class PflFastError(Exception):
-    """Base of the errors below. ``pfl-fast`` prints the message and exits with ``exit_code``."""
+    """Base class. ``pfl-fast`` prints the message and exits with ``exit_code``."""
 
     exit_code = 1
 
 
 class DataError(PflFastError):
-    """A data set, archive or partition is missing, broken or impossible."""
+    """A data set, archive or partition is missing, damaged or impossible."""
 
 
 class ConfigError(PflFastError):
-    """Settings that are unknown, malformed or contradict each other; one line for each."""
+    """Settings are unknown, malformed or contradictory; the message has one line for each."""
 
     exit_code = 2
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the known one that is spelled like it, if there is one.
+    """Returns the end of an error about an unknown name: the most similar known name, if there is one.
 
     >>> did_you_mean("fedpc", ["fedcp", "fedavg"])
     "; did you mean 'fedcp'?"

@@ -1,4 +1,4 @@
-"""Options as frozen dataclasses: each field knows its default, what it does and what it may be."""
+"""Options as frozen dataclasses: each field has a default, a help text, and choices or limits."""
 
 from __future__ import annotations
 
@@ -11,20 +11,28 @@ from typing import Any
 
 from pfl_fast.errors import did_you_mean
 
-WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 def option(
     default: Any, help: str, choices: Sequence[Any] = (), minimum: float | None = None, maximum: float | None = None
 ) -> Any:
-    """A field of a dataclass of options."""
+    """Returns a dataclass field for an option.
+
+    Args:
+        default: default value.
+        help: description, shown by ``--help`` and ``pfl-fast methods``.
+        choices: allowed values; empty: any.
+        minimum: smallest allowed number, or of each number of a tuple.
+        maximum: largest allowed number, or of each number of a tuple.
+    """
     limits = {"choices": tuple(choices), "minimum": minimum, "maximum": maximum}
     return field(default=default, metadata={"help": help, **limits})
 
 
 @dataclass(frozen=True)
-class Described:
-    """One option, for a person to read."""
+class OptionInfo:
+    """Description of one option."""
 
     name: str
     type: str
@@ -33,25 +41,25 @@ class Described:
     choices: tuple[Any, ...]
 
 
-def describe(options: type) -> list[Described]:
-    """All options of a dataclass, in its order."""
+def describe(options: type) -> list[OptionInfo]:
+    """Returns descriptions of all options of a dataclass, in the order of its fields."""
     hints = typing.get_type_hints(options)
     return [
-        Described(f.name, _type_name(hints[f.name]), f.default, f.metadata["help"], f.metadata["choices"])
+        OptionInfo(f.name, _type_name(hints[f.name]), f.default, f.metadata["help"], f.metadata["choices"])
         for f in fields(options)
     ]
 
 
 def convert(options: type, values: Mapping[str, Any], errors: list[str], source: str = "") -> dict[str, Any]:
-    """Values as the dataclass wants them; what cannot be is added to ``errors``, one line each.
+    """Converts values to the types of the dataclass and checks choices and limits.
 
-    Text is read as the field's type, so that ``--set lam=5`` and a number from a file come to the same.
+    Text is parsed as the field's type: ``--set lam=5`` and a number in a file give the same value.
 
     Args:
-        options: a dataclass whose fields were made by :func:`option`.
-        values: by name.
-        errors: appended to.
-        source: where the values come from, to begin a line with.
+        options: dataclass whose fields were made by :func:`option`.
+        values: values by name of the option.
+        errors: list to which a line is appended for each invalid value.
+        source: prefix of these lines, such as the name of a file.
     """
     known = {f.name: f for f in fields(options)}
     hints = typing.get_type_hints(options)
@@ -61,7 +69,7 @@ def convert(options: type, values: Mapping[str, Any], errors: list[str], source:
             errors.append(f"{source}{unknown(name, known)}")
             continue
         try:
-            converted = _as(hints[name], value)
+            converted = _to_type(hints[name], value)
             _check_limits(known[name].metadata, converted)
         except ValueError as error:
             errors.append(f"{source}{name}: {error}, got {value!r}")
@@ -71,7 +79,7 @@ def convert(options: type, values: Mapping[str, Any], errors: list[str], source:
 
 
 def plain(value: Any) -> Any:
-    """A value as files hold it: a list for a tuple, and for a function where it is to be found.
+    """Returns a value as written to files: a list for a tuple, ``"module:name"`` for a function.
 
     >>> plain((1, 2)), plain(plain), plain("text")
     ([1, 2], 'pfl_fast.options:plain', 'text')
@@ -82,26 +90,27 @@ def plain(value: Any) -> Any:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Says that there is no such option, and what may have been meant."""
+    """Returns an error message about an unknown option, with a similar name or all names."""
     names = list(known)
-    listed = f"; there are {', '.join(names)}" if names and len(names) <= 20 else ""
+    listed = f"; known options: {', '.join(names)}" if names and len(names) <= 20 else ""
     return f"no option {name!r}{did_you_mean(name, names) or listed}"
 
 
-def _as(hint: Any, value: Any) -> Any:
+def _to_type(hint: Any, value: Any) -> Any:
     members = typing.get_args(hint) if isinstance(hint, UnionType) or typing.get_origin(hint) is typing.Union else ()
     if NoneType in members:
         if value is None or value in ("none", "None", ""):
             return None
-        return _as(next(m for m in members if m is not NoneType), value)
+        return _to_type(next(m for m in members if m is not NoneType), value)
     if members:
-        fits = any(isinstance(value, typing.get_origin(member) or member) for member in members)
-        return value if fits else _as(members[0], value)
+        has_type = any(isinstance(value, typing.get_origin(member) or member) for member in members)
+        return value if has_type else _to_type(members[0], value)
     if typing.get_origin(hint) is tuple:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):
             raise ValueError("must be a list")
-        return tuple(_as(typing.get_args(hint)[0], item.strip() if isinstance(item, str) else item) for item in items)
+        member = typing.get_args(hint)[0]
+        return tuple(_to_type(member, item.strip() if isinstance(item, str) else item) for item in items)
     return _CONVERTERS[hint](value)
 
 
@@ -109,9 +118,9 @@ def _bool(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     word = str(value).lower()
-    if word not in WORDS:
+    if word not in BOOLEANS:
         raise ValueError("must be true or false")
-    return WORDS[word]
+    return BOOLEANS[word]
 
 
 def _int(value: Any) -> int:
@@ -125,17 +134,15 @@ def _int(value: Any) -> int:
 
 def _float(value: Any) -> float:
     try:
-        return float("no number" if isinstance(value, bool) else value)
+        return float("not a number" if isinstance(value, bool) else value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError("must be a number") from None
 
 
 def _str(value: Any) -> str:
-    match value:
-        case str():
-            return value
-        case _:
-            raise ValueError("must be text")
+    if not isinstance(value, str):
+        raise ValueError("must be text")  # noqa: TRY004 convert collects ValueErrors
+    return value
 
 
 _CONVERTERS = {bool: _bool, int: _int, float: _float, str: _str}

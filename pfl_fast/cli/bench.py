@@ -1,4 +1,4 @@
-"""``pfl-fast bench``: whole rounds against a plain PyTorch trainer. The benchmark itself lives in the repository."""
+"""``pfl-fast bench``: runs the end-to-end benchmark of the repository."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ BENCHMARK = "bench.end_to_end.__main__"
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="At most 200 training samples per client: some minutes, not hours.")
-@click.option("--case", "cases", multiple=True, help="Only this one, such as fedcp-mnist; may be repeated.")
-@click.option("--repetitions", type=click.IntRange(1), help="Rounds of each side, besides a first one. Default: 5.")
+@click.option("--quick", is_flag=True, help="Use at most 200 training samples per client: minutes, not hours.")
+@click.option("--case", "cases", multiple=True, help="Run only this case, such as fedcp-mnist; repeatable.")
+@click.option(
+    "--repetitions", type=click.IntRange(1), help="Measured rounds per trainer, after one warm-up. Default: 5."
+)
 @click.option("--data-dir", type=click.Path(path_type=Path, exists=True), help="Folder with data sets.")
-@click.option("--table", is_flag=True, help="Print what was last measured on this machine, and measure nothing.")
+@click.option("--table", is_flag=True, help="Print the last results of this machine and measure nothing.")
 def bench(quick: bool, cases: tuple[str, ...], repetitions: int | None, data_dir: Path | None, table: bool) -> None:
-    """Measure whole rounds against a plain PyTorch trainer that computes the same.
+    """Compare the speed of whole rounds with a plain PyTorch trainer.
 
-    Both take turns in one run: times as fast, seconds by part, memory, arithmetic, operators per step. Needs a checkout
-    of the repository, where the benchmark and its results are. A data set that is not there is generated in its shape.
+    Both trainers compute the same results and take turns in one process. Reports the speedup, seconds by part of the
+    round, memory, FLOPs and operators per step. Needs a checkout of the repository. Missing data sets are replaced by
+    generated data of the same shape.
 
     \b
     Examples:
@@ -37,10 +40,11 @@ def bench(quick: bool, cases: tuple[str, ...], repetitions: int | None, data_dir
         if not (error.name or "").startswith("bench"):
             raise
         raise ConfigError(
-            f"bench: needs a checkout of the repository, as an installed package has no benchmarks ({error.name} is "
-            "missing); in one, run make bench-e2e or python -m bench.end_to_end"
+            f"bench: needs a checkout of the repository; the installed package has no benchmarks ({error.name} is "
+            "missing). In a checkout, run make bench-e2e or python -m bench.end_to_end"
         ) from None
-    words = [*(["--quick"] if quick else []), *(["--table"] if table else []), *(["--cases", *cases] if cases else [])]
-    words += ["--repetitions", str(repetitions)] if repetitions else []
-    words += ["--data-dir", str(data_dir)] if data_dir else []
-    benchmark.main(words)
+    arguments = [*(["--quick"] if quick else []), *(["--table"] if table else [])]
+    arguments += ["--cases", *cases] if cases else []
+    arguments += ["--repetitions", str(repetitions)] if repetitions else []
+    arguments += ["--data-dir", str(data_dir)] if data_dir else []
+    benchmark.main(arguments)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from pfl_fast.cli.command_group import CommandGroup
 from pfl_fast.cli.data_exchange import export, import_
 from pfl_fast.cli.data_plot import partition, plot
 from pfl_fast.cli.data_show import show
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def data() -> None:
     """Fetch, look at, share out and exchange data sets.
 

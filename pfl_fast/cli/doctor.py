@@ -1,4 +1,4 @@
-"""``pfl-fast doctor``: what is installed, what is missing, what to do about it."""
+"""``pfl-fast doctor``: checks the installation and suggests fixes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from pfl_fast.paths import cache_folder, data_folder
 
 @dataclass
 class Diagnosis:
-    """Facts by section, one suggestion per thing missing, and whether training can work."""
+    """State of the installation.
+
+    Attributes:
+        facts: values by section and name.
+        suggestions: one line for each missing component.
+        can_train: whether torch can be imported.
+    """
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     suggestions: list[str] = field(default_factory=list)
@@ -27,9 +33,9 @@ class Diagnosis:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
 def doctor(as_json: bool) -> None:
-    """Say what is installed, what is missing and what to do about it.
+    """Check the installation and suggest fixes.
 
-    Exits with 0 when training can work, with 1 when it cannot.
+    Exits with 0 if training is possible, else with 1.
 
     \b
     Examples:
@@ -42,7 +48,7 @@ def doctor(as_json: bool) -> None:
 
 
 def diagnose() -> Diagnosis:
-    """Looks at this machine. Never raises: what cannot be found out becomes a suggestion."""
+    """Inspects this machine. Never raises: each failure becomes a suggestion."""
     result = Diagnosis()
     cxx, nvcc = build.find_compiler(), build.find_nvcc()
     versions: dict[str, Any] = {"pfl-fast": __version__, "python": platform.python_version()}
@@ -56,30 +62,32 @@ def diagnose() -> Diagnosis:
         result.suggestions.append(f"torch cannot be imported ({error}): pip install torch")
     else:
         versions["torch"] = torch.__version__
-        versions["torchvision"] = _torchvision(result)
+        versions["torchvision"] = _torchvision_version(result)
     versions["compiler"] = build.version_line(cxx) if cxx else None
     versions["nvcc"] = build.version_line(nvcc) if nvcc else None
     if cxx is None:
-        result.suggestions.append("no C++ compiler: apt-get install g++, or set CXX; until then operators are slow")
+        result.suggestions.append(
+            "no C++ compiler found: apt-get install g++, or set CXX; the plain-torch operators are slower"
+        )
     if versions["torch"]:
-        _native(result, nvcc)
-        _devices(result)
+        _check_native(result, nvcc)
+        _check_devices(result)
     return result
 
 
-def _torchvision(result: Diagnosis) -> str | None:
+def _torchvision_version(result: Diagnosis) -> str | None:
     try:
         import torchvision
     except (ImportError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         result.suggestions.append(
-            f"torchvision cannot be imported ({reason}): only its models need it; pip install torchvision"
+            f"torchvision cannot be imported ({reason}): pip install torchvision; only its models need it"
         )
         return None
     return str(torchvision.__version__)
 
 
-def _native(result: Diagnosis, nvcc: str | None) -> None:
+def _check_native(result: Diagnosis, nvcc: str | None) -> None:
     import torch
 
     from pfl_fast.ops import NATIVE
@@ -96,10 +104,10 @@ def _native(result: Diagnosis, nvcc: str | None) -> None:
         result.suggestions.append(f"CUDA kernels could not be compiled: {NATIVE.info.cuda_problem}")
     elif native["CUDA"] is None and torch.version.cuda:
         how = "reinstall with WITH_CUDA=1" if nvcc else "install the CUDA toolkit (nvcc) and reinstall"
-        result.suggestions.append(f"there are no CUDA kernels: {how}")
+        result.suggestions.append(f"CUDA kernels are not compiled: {how}")
 
 
-def _devices(result: Diagnosis) -> None:
+def _check_devices(result: Diagnosis) -> None:
     import torch
 
     gpus = (
@@ -111,20 +119,20 @@ def _devices(result: Diagnosis) -> None:
     }
     if not gpus and torch.version.cuda:
         result.suggestions.append(
-            "no GPU is visible: training runs on the CPU; with a GPU, check its driver (nvidia-smi)"
+            "no GPU found: training runs on the CPU; if there is a GPU, check its driver (nvidia-smi)"
         )
 
 
 def as_page(diagnosis: Diagnosis) -> str:
-    """The diagnosis for a person to read."""
+    """Returns the diagnosis as text."""
     lines = []
     for section, facts in diagnosis.facts.items():
         lines.append(click.style(section, bold=True))
         for name, value in facts.items():
-            shown = ", ".join(value) if isinstance(value, list) else value
-            lines.append(f"  {name:13} {shown if shown is not None else '-'}")
+            text = ", ".join(value) if isinstance(value, list) else value
+            lines.append(f"  {name:13} {'-' if text is None else text}")
     if diagnosis.suggestions:
         lines.append(click.style("suggestions", bold=True))
         lines += [f"  - {text}" for text in diagnosis.suggestions]
-    verdict = "Training can work." if diagnosis.can_train else "Training cannot work yet."
+    verdict = "Ready to train." if diagnosis.can_train else "Not ready to train."
     return "\n".join([*lines, click.style(verdict, fg="green" if diagnosis.can_train else "red")])

@@ -1,4 +1,4 @@
-"""``pfl-fast methods``: the methods there are, and everything about one of them."""
+"""``pfl-fast methods``: lists all methods, or describes one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import click
 
 if TYPE_CHECKING:
     from pfl_fast.methods import Method
+    from pfl_fast.methods.base import Part
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
-@click.option("--fidelity", is_flag=True, help="Print docs/fidelity.md: how each paper is read, and what checks it.")
+@click.option("--fidelity", is_flag=True, help="Print docs/fidelity.md: interpretation and tests of each paper.")
 def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
-    """List the methods by kind, or say everything about one: formulas, parts, cost, readings, options, presets.
+    """List all methods, or describe the method NAME.
+
+    The description has formulas, parts, cost, interpretation of the paper, options and presets.
 
     \b
     Examples:
@@ -29,8 +32,7 @@ def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
       pfl-fast methods --fidelity > docs/fidelity.md
     """
     from pfl_fast.assembly import find_method
-    from pfl_fast.cli.pfllib_flags import METHODS as RENAMED
-    from pfl_fast.cli.pfllib_flags import our_name
+    from pfl_fast.cli.pfllib_flags import METHOD_NAMES, canonical_name
     from pfl_fast.methods import METHODS
 
     if fidelity:
@@ -43,14 +45,14 @@ def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
         }
         click.echo(json.dumps(rows, indent=2) if as_json else as_list(rows))
         return
-    name = our_name(name, METHODS, RENAMED)
+    name = canonical_name(name, METHODS, METHOD_NAMES)
     facts = collect(name, find_method(name))
     click.echo(json.dumps(facts, indent=2) if as_json else as_page(facts))
 
 
 def collect(name: str, kind: type[Method]) -> dict[str, Any]:
-    """Everything about a method, as plain data."""
-    from pfl_fast.cli.method_costs import cost_of
+    """Returns the description of a method as plain data."""
+    from pfl_fast.cli.method_costs import Example, cost_of
     from pfl_fast.models import MODELS
     from pfl_fast.options import describe
 
@@ -63,7 +65,7 @@ def collect(name: str, kind: type[Method]) -> dict[str, Any]:
         "family": kind.family,
         "reading": kind.reading,
         "public_code": kind.public_code,
-        "parts": parts_table(kind),
+        "parts": parts_table(Example(name).parts),
         "cost": asdict(cost_of(name)),
         "batch_norm": kind.batch_norm,
         "options": [asdict(option) for option in describe(kind.Options)],
@@ -74,7 +76,7 @@ def collect(name: str, kind: type[Method]) -> dict[str, Any]:
 
 
 def dataset_values(kind: type[Method]) -> dict[str, dict[str, Any]]:
-    """By data set, on the model it is used with: what differs from other data on that model."""
+    """Returns, by data set, the paper's values that differ from those for other data sets with the same model."""
     from pfl_fast.data.catalogue import DATASETS
     from pfl_fast.models import default_model
 
@@ -88,13 +90,8 @@ def dataset_values(kind: type[Method]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def parts_table(kind: type[Method]) -> list[dict[str, Any]]:
-    """The parts of a client's model with default options, on a small model."""
-    from pfl_fast.methods.base import RunContext
-    from pfl_fast.models import build
-
-    method = kind(kind.Options(), RunContext(clients=20, rounds=100, local_epochs=1, classes=10))
-    parts = method.parts(build("mlp", input_shape=(1, 8, 8), classes=10))
+def parts_table(parts: Mapping[str, Part]) -> list[dict[str, Any]]:
+    """Returns one row for each part of a client's model."""
     return [
         {
             "part": name,
@@ -110,7 +107,7 @@ def parts_table(kind: type[Method]) -> list[dict[str, Any]]:
 
 
 def as_list(rows: dict[str, dict[str, str]]) -> str:
-    """The methods for a person to read, those of a kind together."""
+    """Returns the list of methods as text, by family."""
     from pfl_fast.methods.base import FAMILIES
 
     width = max(map(len, rows)) + 2
@@ -119,58 +116,60 @@ def as_list(rows: dict[str, dict[str, str]]) -> str:
         lines.append(click.style(family, bold=True))
         lines += [f"  {n:{width}}{row['summary']}" for n, row in rows.items() if row["family"] == family]
         lines.append("")
-    return "\n".join([*lines, "pfl-fast methods NAME says everything about one; pfl-fast train NAME trains it."])
+    return "\n".join([*lines, "pfl-fast methods NAME describes a method; pfl-fast train NAME trains it."])
 
 
 def as_fidelity_page(kinds: Mapping[str, type[Method]]) -> str:
-    """How each paper is read, what checks it, and what public code does differently, as a table in Markdown."""
+    """Returns a Markdown table: interpretation of each paper, its test, and differences from public code."""
     lines = [
         "# Fidelity",
         "",
-        "How each method's paper is read where it leaves a choice, what checks the code, and where public code",
-        "differs. Each method is compared, tensor by tensor in float64, with a second implementation in plain loops",
-        "over two or more rounds, in several settings of the run, such as momentum, partial participation, lost",
-        "clients and policies for BatchNorm; and over all executors and through a resume by `tests/engine`.",
+        "How each paper is interpreted where it leaves a choice, which test checks the implementation, and where",
+        "public code differs. Each test compares all tensors in float64 with a second implementation in plain loops,",
+        "over two or more rounds and with several settings: momentum, partial participation, dropped clients and",
+        "BatchNorm policies. `tests/engine` compares the executors with each other and resumed runs with",
+        "uninterrupted ones.",
         "",
-        "Made by `pfl-fast methods --fidelity > docs/fidelity.md`.",
+        "Generated by `pfl-fast methods --fidelity > docs/fidelity.md`.",
         "",
-        "| method | paper | our reading | checked by | differs from public code in |",
+        "| method | paper | interpretation | test | differences from public code |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name, kind in kinds.items():
         test = f"tests/methods/test_{name.replace('-', '_')}.py"
-        cells = (kind.title, kind.paper, kind.reading, f"`{test}`", kind.public_code or "nothing that we know of")
+        cells = (kind.title, kind.paper, kind.reading, f"`{test}`", kind.public_code or "none known")
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     return "\n".join(lines)
 
 
 def as_page(facts: dict[str, Any]) -> str:
-    """One method for a person to read."""
-    from pfl_fast.cli.method_costs import Cost, in_words
+    """Returns the description of a method as text."""
+    from pfl_fast.cli.method_costs import Cost
 
     lines = [f"{click.style(facts['title'], bold=True)} ({facts['name']}): {facts['summary']}", facts["paper"], ""]
     lines += [facts["about"], ""]
-    lines += section("parts of a client's model", table([{k: shown(v) for k, v in p.items()} for p in facts["parts"]]))
-    lines += section("a client's cost of a round", in_words(Cost(**facts["cost"])))
-    lines += section("how the paper is read", [facts["reading"] or "to the letter"])
-    lines += section("what public code does differently", [facts["public_code"] or "nothing that we know of"])
-    lines += section("BatchNorm", [f"{facts['batch_norm']} (--batch-norm says otherwise)"])
+    parts = [{name: format_value(value) for name, value in part.items()} for part in facts["parts"]]
+    lines += section("parts of a client's model", table(parts))
+    lines += section("cost of a round per client", Cost(**facts["cost"]).lines())
+    lines += section("interpretation of the paper", [facts["reading"] or "as written"])
+    lines += section("differences from public code", [facts["public_code"] or "none known"])
+    lines += section("BatchNorm", [f"{facts['batch_norm']} (default of --batch-norm)"])
     lines += section("options (--set NAME=VALUE)", options_lines(facts["options"]) or ["none"])
     presets = [f"{name}: {assignments(values)}" for name, values in facts["presets"].items()]
     lines += section("presets (--preset NAME)", presets or ["none"])
-    lines += section("the paper's values, by model", by_value(facts["paper_values"]) or ["none: the general defaults"])
+    lines += section("values of the paper by model", group_by_values(facts["paper_values"]) or ["none"])
     if facts["paper_values_by_dataset"]:
-        lines += section("and by data set", by_value(facts["paper_values_by_dataset"]))
+        lines += section("values of the paper by data set", group_by_values(facts["paper_values_by_dataset"]))
     return "\n".join(lines).rstrip()
 
 
 def section(title: str, lines: list[str]) -> list[str]:
-    """A heading and what stands under it."""
+    """Returns a heading and indented lines."""
     return [click.style(title, bold=True), *(f"  {line}" for line in lines), ""]
 
 
 def table(rows: list[dict[str, str]]) -> list[str]:
-    """Rows under their column names, in columns as wide as needed."""
+    """Returns a header line and one line per row, with aligned columns."""
     names = list(rows[0])
     lines = [names, *([row[name] for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
@@ -178,35 +177,35 @@ def table(rows: list[dict[str, str]]) -> list[str]:
 
 
 def options_lines(options: list[dict[str, Any]]) -> list[str]:
-    """Each option with its default, its choices and what it does."""
+    """Returns two lines per option: default and choices, then the help text."""
     lines = []
     for option in options:
         choices = f" (one of {', '.join(map(str, option['choices']))})" if option["choices"] else ""
-        lines += [f"{option['name']} = {shown(option['default'])}{choices}", f"    {option['help']}"]
+        lines += [f"{option['name']} = {format_value(option['default'])}{choices}", f"    {option['help']}"]
     return lines
 
 
-def by_value(values: dict[str, dict[str, Any]]) -> list[str]:
-    """Models, or data sets, that have the same values share a line."""
-    sharing: dict[str, list[str]] = {}
-    for name, its in values.items():
-        sharing.setdefault(assignments(its), []).append(name)
-    return [f"{', '.join(names)}: {text}" for text, names in sharing.items()]
+def group_by_values(values: dict[str, dict[str, Any]]) -> list[str]:
+    """Returns one line for all models, or data sets, with the same values."""
+    names: dict[str, list[str]] = {}
+    for name, own_values in values.items():
+        names.setdefault(assignments(own_values), []).append(name)
+    return [f"{', '.join(group)}: {text}" for text, group in names.items()]
 
 
 def assignments(values: dict[str, Any]) -> str:
-    """As ``--set`` takes them."""
-    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+    """Returns values in the format of ``--set``."""
+    return ", ".join(f"{name}={format_value(value)}" for name, value in values.items())
 
 
-def shown(value: Any) -> str:
-    """A value as ``--set`` takes it, a dash for none.
+def format_value(value: Any) -> str:
+    """Returns a value in the format of ``--set``; None becomes a dash.
 
-    >>> shown(True), shown((10.0, 0.5)), shown(None), shown(0.005)
+    >>> format_value(True), format_value((10.0, 0.5)), format_value(None), format_value(0.005)
     ('true', '10,0.5', '-', '0.005')
     """
     if isinstance(value, (tuple, list)):
-        return ",".join(shown(item) for item in value)
+        return ",".join(format_value(item) for item in value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""``pfl-fast models``: the models there are, how wide their features are and how many parameters they have."""
+"""``pfl-fast models``: lists all models with feature width and number of parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_fast.errors import ConfigError
 
 @dataclass
 class Row:
-    """One model at its typical input; no numbers, but a problem, where it cannot be built here."""
+    """One model at its typical input. ``problem`` says why it cannot be built here, then there are no numbers."""
 
     name: str
     summary: str
@@ -29,9 +29,10 @@ class Row:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
 def models(as_json: bool) -> None:
-    """List the models, with feature width and parameters for a typical input.
+    """List the models with feature width and number of parameters.
 
-    A model of your own is named as package.module:attribute, together with its head.
+    Numbers are for a typical input of the model. A module of your own is given to pfl-fast train as
+    --model package.module:attribute --head NAME.
 
     \b
     Examples:
@@ -43,7 +44,7 @@ def models(as_json: bool) -> None:
 
 
 def collect() -> list[Row]:
-    """Builds every model without memory for its weights, and counts."""
+    """Builds every model on the meta device and counts its parameters."""
     import torch
 
     from pfl_fast.models import MODELS, build
@@ -65,7 +66,7 @@ def collect() -> list[Row]:
 
 
 def as_table(rows: list[Row]) -> str:
-    """The models for a person to read: a line each, then what stands in the way of some."""
+    """Returns a table with one line per model, followed by the problems of models that cannot be built."""
     lines = [click.style(f"{'model':16} {'input':>9} {'classes':>7} {'features':>8} {'parameters':>11}", bold=True)]
     for row in rows:
         width = "-" if row.feature_width is None else str(row.feature_width)

@@ -1,4 +1,4 @@
-"""PFLlib's flags, so that its command lines work here: each becomes a setting, a note or an error that says why not."""
+"""PFLlib's command-line flags: each becomes a setting, an option of the method, a note or an error."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-# Flag without dashes: PFLlib's long names, our setting. Long names may be written with underscores.
-SAME: Mapping[str, tuple[tuple[str, ...], str]] = {
+# Flag without dashes: PFLlib's long names, name of the setting. Long names may be written with underscores.
+SETTINGS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "data": ((), "dataset"),
     "m": ((), "model"),
     "gr": (("global-rounds",), "rounds"),
@@ -22,15 +22,15 @@ SAME: Mapping[str, tuple[tuple[str, ...], str]] = {
     "eg": (("eval-gap",), "eval_every"),
     "cdr": (("client-drop-rate",), "client_dropout"),
 }
-# These are put together from two.
+# Flags that are combined into one setting.
 COMBINED: Mapping[str, tuple[str, ...]] = {
     "ld": ("learning-rate-decay",),
     "ldg": ("learning-rate-decay-gamma",),
     "dev": (),
     "did": ("device-id",),
 }
-# A method's own option, if it has one of that name.
-METHOD: Mapping[str, tuple[tuple[str, ...], str]] = {
+# Flags for an option of the method; an error if the method has no option of that name.
+METHOD_OPTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "lam": (("lamda",), "lam"),
     "mu": ((), "mu"),
     "bt": ((), "beta"),
@@ -48,22 +48,22 @@ METHOD: Mapping[str, tuple[tuple[str, ...], str]] = {
     "s": (("rand-percent",), "rand_percent"),
     "p": (("layer-idx",), "layer_idx"),
 }
-SPELT_OTHERWISE = {("Ditto", "mu"): "lam"}  # by title and flag
-NOTES: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "go": (("goal",), "runs are told apart by --out"),
+OPTION_ALIASES = {("Ditto", "mu"): "lam"}  # by title of the method and flag
+IGNORED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "go": (("goal",), "runs are named by --out"),
     "ncl": (("num-classes",), "the number of classes comes from the data set"),
     "nb": ((), "the number of classes comes from the data set"),
-    "pv": (("prev",), "pfl-fast resume RUN goes on with a run"),
-    "sfn": (("save-folder-name",), "everything is saved in --out"),
+    "pv": (("prev",), "pfl-fast resume RUN continues a run"),
+    "sfn": (("save-folder-name",), "results are saved in --out"),
     "vs": (("vocab-size",), "the vocabulary comes from the data set"),
-    "fd": (("feature-dim",), "the width of features comes from the model"),
+    "fd": (("feature-dim",), "the feature width comes from the model"),
 }
-# Nothing like it here; fine as long as it is off.
-ABSENT: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "t": (("times",), "one command is one run: repeat it with other values of --seed"),
-    "ab": (("auto-break",), "training ends after --rounds; Ctrl-C ends it before, and keeps everything"),
-    "dlg": (("dlg-eval",), "there is no attack on gradients"),
-    "nnc": (("num-new-clients",), "there are no clients that join later"),
+# Flags without a counterpart: an error unless the value turns the feature off.
+UNSUPPORTED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "t": (("times",), "one command trains one run; repeat it with other values of --seed"),
+    "ab": (("auto-break",), "training ends after --rounds; Ctrl-C stops it earlier and saves the state"),
+    "dlg": (("dlg-eval",), "gradient inversion attacks are not implemented"),
+    "nnc": (("num-new-clients",), "clients that join later are not implemented"),
     "fs": (("few-shot",), "--per-client limits the training samples of a client"),
     "tsr": (("train-slow-rate",), "slow clients are not simulated"),
     "ssr": (("send-slow-rate",), "slow clients are not simulated"),
@@ -71,14 +71,14 @@ ABSENT: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 OFF = {"0", "0.0", "false", "no", "off"}
 DATASETS = {"fashionmnist": "fashion-mnist", "tinyimagenet": "tiny", "digit5": "digits5", "agnews": "agnews"}
-METHODS = {"peravg": "per-fedavg"}
+METHOD_NAMES = {"peravg": "per-fedavg"}
 MODELS = {"dnn": "mlp", "resnet": "resnet18", "mobilenet": "mobilenet-v2"}
 PREFIX = "pfllib_"
 
 
 @dataclass
 class Translated:
-    """Our settings and options, what the user should know, and what cannot be done."""
+    """Settings and options by name, notes about flags without effect, and errors."""
 
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -86,8 +86,8 @@ class Translated:
 
 
 def pfllib_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds all of PFLlib's flags to a command, hidden; their values arrive as ``pfllib_<flag>``."""
-    named = {**SAME, **METHOD, **NOTES, **ABSENT}
+    """Adds PFLlib's flags to a command as hidden options; the command receives them as ``pfllib_<flag>``."""
+    named = {**SETTINGS, **METHOD_OPTIONS, **IGNORED, **UNSUPPORTED}
     long_names = {**{flag: names for flag, (names, _) in named.items()}, **COMBINED, "algo": ("algorithm",)}
     for flag, names in long_names.items():
         spellings = [f"-{flag}", *(f"--{name}" for name in names)]
@@ -96,11 +96,11 @@ def pfllib_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def translate(flags: Mapping[str, str], title: str, options: Iterable[str]) -> Translated:
-    """Says what PFLlib's flags mean here.
+    """Translates PFLlib's flags to settings and options.
 
     Args:
-        flags: text by flag, without dashes.
-        title: the method's, for messages.
+        flags: values as text, by flag without dashes.
+        title: title of the method, for messages.
         options: names of the method's options.
 
     >>> translate({"gr": "10", "ld": "True", "go": "test"}, "FedCP", ["lam"]).values
@@ -109,26 +109,26 @@ def translate(flags: Mapping[str, str], title: str, options: Iterable[str]) -> T
     result = Translated()
     options = set(options)
     for flag, value in flags.items():
-        if flag in SAME:
-            result.values[SAME[flag][1]] = value
-        elif flag in METHOD:
-            name = SPELT_OTHERWISE.get((title, flag), METHOD[flag][1])
+        if flag in SETTINGS:
+            result.values[SETTINGS[flag][1]] = value
+        elif flag in METHOD_OPTIONS:
+            name = OPTION_ALIASES.get((title, flag), METHOD_OPTIONS[flag][1])
             if name in options:
                 result.values[name] = _layers(value) if flag == "p" else value
             else:
-                there = f"it has {', '.join(sorted(options))} (--set NAME=VALUE)" if options else "it has no options"
-                result.errors.append(f"-{flag}: {title} has no option {name!r}; {there}")
-        elif flag in NOTES:
-            result.notes.append(f"-{flag} is not used: {NOTES[flag][1]}")
-        elif flag in ABSENT and value.lower() not in (OFF | {"1"} if flag == "t" else OFF):
-            result.errors.append(f"-{flag} {value}: {ABSENT[flag][1]}")
+                available = f"it has {', '.join(sorted(options))} (--set NAME=VALUE)" if options else "it has none"
+                result.errors.append(f"-{flag}: {title} has no option {name!r}; {available}")
+        elif flag in IGNORED:
+            result.notes.append(f"-{flag} is ignored: {IGNORED[flag][1]}")
+        elif flag in UNSUPPORTED and value.lower() not in (OFF | {"1"} if flag == "t" else OFF):
+            result.errors.append(f"-{flag} {value}: {UNSUPPORTED[flag][1]}")
     _learning_rate_decay(flags, result)
     _device(flags, result)
     return result
 
 
 def _layers(tensors: str) -> str:
-    """PFLlib counts FedALA's layers in tensors, weight and bias apart."""
+    """Converts PFLlib's number of tensors for FedALA, where weight and bias count as two, to a number of layers."""
     return str(max((int(tensors) + 1) // 2, 1)) if tensors.isdigit() else tensors
 
 
@@ -136,7 +136,7 @@ def _learning_rate_decay(flags: Mapping[str, str], result: Translated) -> None:
     if flags.get("ld", "false").lower() not in OFF:
         result.values["lr_decay"] = flags.get("ldg", "0.99")
     elif "ldg" in flags:
-        result.notes.append("-ldg is not used: without -ld True the learning rate stays the same")
+        result.notes.append("-ldg is ignored: the learning rate only decays with -ld True")
 
 
 def _device(flags: Mapping[str, str], result: Translated) -> None:
@@ -147,12 +147,12 @@ def _device(flags: Mapping[str, str], result: Translated) -> None:
         result.values["device"] = flags["dev"]
 
 
-def our_name(name: str, known: Iterable[str], renamed: Mapping[str, str]) -> str:
-    """A name in our spelling if PFLlib's spelling of it is recognised; else as it is.
+def canonical_name(name: str, known: Iterable[str], renamed: Mapping[str, str]) -> str:
+    """Returns the known name that equals ``name`` but for case, dashes and PFLlib's spelling, else ``name``.
 
-    >>> our_name("Cifar10", ["cifar10"], {}), our_name("ResNet", ["resnet18"], {"resnet": "resnet18"})
+    >>> canonical_name("Cifar10", ["cifar10"], {}), canonical_name("ResNet", ["resnet18"], {"resnet": "resnet18"})
     ('cifar10', 'resnet18')
-    >>> our_name("my.module:Net", ["cnn"], {})
+    >>> canonical_name("my.module:Net", ["cnn"], {})
     'my.module:Net'
     """
     letters = _letters(name)

@@ -1,4 +1,4 @@
-"""How a run is going: a live bar on a terminal, lines elsewhere."""
+"""Progress of a run: a live bar on a terminal, lines in pipes and files."""
 
 from __future__ import annotations
 
@@ -12,75 +12,75 @@ from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.records import RoundRecord
 
-FEW_LINES = 40  # a run that evaluates no more often than this gets a line for each
-LINE_SECONDS = 5.0  # otherwise at least so long from one line to the next
-WIDE = 105  # columns; below, the numbers are worth more than the bar
+MAX_LINES = 40  # runs with at most this many evaluations print a line for each
+LINE_SECONDS = 5.0  # minimum time between two lines of longer runs
+BAR_COLUMNS = 105  # narrower terminals show numbers without the bar
 ACCURACIES = {"test_accuracy_after_agg": "after aggregation", "test_accuracy_after_local": "after local training"}
 
 
 class Progress(Listener):
-    """Keeps what both kinds show: rounds, the accuracy so far and the pace.
+    """Tracks rounds, accuracy and remaining time.
 
     Args:
-        clock: seconds from some fixed moment.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock
         self.rounds = 0
-        self.begun_at = self.begun_from = 0.0
+        self.start_time = self.start_round = 0.0
         self.accuracy: float | None = None
         self.best: float | None = None
 
     def started(self, experiment: Any) -> None:
-        """Takes over what a resumed run has reached already."""
-        self.rounds = experiment.server.last_round
-        self.begun_at, self.begun_from = self.clock(), experiment.server.rounds_done
+        """Starts from the rounds and accuracies that a resumed run already has."""
+        self.rounds = experiment.round.last_round
+        self.start_time, self.start_round = self.clock(), experiment.round.state.rounds_done
         for values in experiment.records:
-            self.note_accuracy(values)
+            self.update_accuracy(values)
 
-    def note_accuracy(self, values: dict[str, Any]) -> None:
-        """Follows the first accuracy that is measured: after aggregation unless only local training is tested."""
+    def update_accuracy(self, values: dict[str, Any]) -> None:
+        """Tracks the accuracy after aggregation, or after local training if only that one is measured."""
         found = next((values[name] for name in ACCURACIES if values.get(name) is not None), None)
         if found is not None:
             self.accuracy = found
             self.best = found if self.best is None else max(self.best, found)
 
     def seconds_left(self, rounds_done: float) -> float | None:
-        """At the pace so far."""
-        done = rounds_done - self.begun_from
-        return (self.clock() - self.begun_at) / done * (self.rounds - rounds_done) if done > 0 else None
+        """Returns the remaining time, extrapolated from the rounds done since the start."""
+        done = rounds_done - self.start_round
+        return (self.clock() - self.start_time) / done * (self.rounds - rounds_done) if done > 0 else None
 
     def close(self) -> None:
-        """At the end, whatever it was."""
+        """Called at the end of the run, also after an error."""
 
 
 class Lines(Progress):
-    """One line per evaluated round; in long runs the first, the last, and one every few seconds."""
+    """Prints one line per evaluated round; in long runs the first, the last, and one every few seconds."""
 
     def __init__(self, clock: Callable[[], float] = monotonic, echo: Callable[[str], Any] = click.echo) -> None:
         super().__init__(clock)
         self.echo = echo
-        self.all_fit = True
+        self.prints_all = True
         self.printed_at: float | None = None
 
     def started(self, experiment: Any) -> None:
-        """Counts the lines to come."""
+        """Decides whether every evaluated round gets a line."""
         super().started(experiment)
-        self.all_fit = self.rounds / experiment.settings.eval_every <= FEW_LINES
+        self.prints_all = self.rounds / experiment.settings.eval_every <= MAX_LINES
 
     def round_done(self, experiment: Any, record: RoundRecord) -> None:  # noqa: ARG002
-        """Prints the round if it is due; clients that were left out are always said."""
-        self.note_accuracy(record.values)
+        """Prints the round if a line is due. Skipped clients are always printed."""
+        self.update_accuracy(record.values)
         if record.skipped:
             self.echo(skipped_line(record))
         due = self.printed_at is None or self.clock() - self.printed_at >= LINE_SECONDS
-        if record.evaluated and (self.all_fit or due or record.round == self.rounds):
+        if record.evaluated and (self.prints_all or due or record.round == self.rounds):
             self.printed_at = self.clock()
             self.echo(self.line(record))
 
     def line(self, record: RoundRecord) -> str:
-        """Everything about a round that fits into a line."""
+        """Returns accuracies, loss, speed and remaining time of a round."""
         values = record.values
         width = len(str(self.rounds))
         parts = [f"round {record.round:{width}}/{self.rounds}"]
@@ -96,7 +96,7 @@ class Lines(Progress):
 
 
 class Bar(Progress):
-    """A live line on a terminal: rounds, clients of this round, samples per second, accuracy, time left."""
+    """Shows a live line on a terminal: round, client, samples per second, accuracy, remaining time."""
 
     def __init__(self, console: Any = None, clock: Callable[[], float] = monotonic) -> None:
         from rich import progress
@@ -105,7 +105,7 @@ class Bar(Progress):
         super().__init__(clock)
         self.samples_per_second = ""
         console = console or Console()
-        bar = [progress.BarColumn(bar_width=24)] if console.width >= WIDE else []
+        bar = [progress.BarColumn(bar_width=24)] if console.width >= BAR_COLUMNS else []
         self.bar = progress.Progress(
             progress.TextColumn("round {task.fields[round]}"),
             *bar,
@@ -121,16 +121,16 @@ class Bar(Progress):
         """Shows the bar."""
         super().started(experiment)
         self.task = self.bar.add_task("", total=self.rounds, round="", clients="", pace="", accuracy="", left="")
-        self.show(self.begun_from)
+        self.show(self.start_round)
         self.bar.start()
 
     def client_done(self, round: int, done: int, total: int, report: LocalReport) -> None:  # noqa: ARG002
-        """Moves on by a part of a round."""
+        """Advances the bar by one client."""
         self.show(round - 1 + done / total, clients=f"client {done}/{total}")
 
     def round_done(self, experiment: Any, record: RoundRecord) -> None:  # noqa: ARG002
-        """Shows what the round has reached."""
-        self.note_accuracy(record.values)
+        """Updates accuracy and speed, and prints skipped clients."""
+        self.update_accuracy(record.values)
         if record.values.get("samples_per_second"):
             self.samples_per_second = f"{record.values['samples_per_second']:,.0f} samples/s"
         if record.skipped:
@@ -138,7 +138,7 @@ class Bar(Progress):
         self.show(record.round)
 
     def show(self, rounds_done: float, clients: str = "") -> None:
-        """Draws the line anew."""
+        """Redraws the line."""
         left = self.seconds_left(rounds_done)
         self.bar.update(
             self.task,
@@ -151,17 +151,18 @@ class Bar(Progress):
         )
 
     def close(self) -> None:
-        """Gives the terminal back."""
+        """Removes the bar from the terminal."""
         self.bar.stop()
 
 
 def skipped_line(record: RoundRecord) -> str:
-    """Says which clients a round went without."""
-    return f"round {record.round}: not finite, left out: clients {', '.join(map(str, record.skipped))}"
+    """Returns a message about the clients that were skipped in a round."""
+    clients = ", ".join(map(str, record.skipped))
+    return f"round {record.round}: skipped clients {clients} (loss or parameters not finite)"
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, as few as needed.
+    """Formats a duration with at most two units.
 
     >>> duration(7.4), duration(83), duration(754), duration(3700)
     ('7 s', '1 min 23 s', '12 min', '1 h 1 min')

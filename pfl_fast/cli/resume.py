@@ -1,4 +1,4 @@
-"""``pfl-fast resume``: goes on with a run that ended early, or for more rounds."""
+"""``pfl-fast resume``: continues an interrupted run, or trains more rounds."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ CHANGEABLE = [name for name in SETTINGS if name in config.FREE]
 
 
 class ResumeCommand(GroupedCommand):
-    """Says why a setting cannot be changed now."""
+    """Explains why a setting that affects results cannot be changed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reads the command line."""
+        """Parses the command line."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             name = error.option_name.lstrip("-").replace("-", "_")
             if name in SETTINGS:
                 raise click.UsageError(
-                    f"{error.option_name} would change what the run computes: start a new one with pfl-fast train", ctx
+                    f"{error.option_name} would change the results of the run; start a new run with pfl-fast train", ctx
                 ) from None
             raise
 
 
 @click.command(cls=ResumeCommand)
 @click.argument("run", type=click.Path(path_type=Path))
-@setting_options(CHANGEABLE)
-@click.option("--quiet", is_flag=True, help="print nothing but the outcome, in one line")
+@setting_options(CHANGEABLE, show_defaults=False)
+@click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
 def resume(run: Path, quiet: bool, **values: Any) -> None:
-    """Go on with the run in folder RUN from its newest good checkpoint, to the same end to the bit.
+    """Continue the run in folder RUN from its newest valid checkpoint.
 
-    Only what does not change results can be changed, and rounds can be added.
+    Results equal those of an uninterrupted run to the bit. Settings that are not given keep their values; only settings
+    that do not affect results can be changed, and rounds can be added.
 
     \b
     Examples:
@@ -51,18 +52,18 @@ def resume(run: Path, quiet: bool, **values: Any) -> None:
     if errors:
         raise_all(errors)
     if not (run / "config.toml").exists():
-        raise ConfigError(f"{run}: there is no run in it (no config.toml)")
+        raise ConfigError(f"{run}: holds no run (config.toml is missing)")
     before = config.read(run / "config.toml")
 
-    from pfl_fast.cli import pages, running
-    from pfl_fast.cli.train import unheard
+    from pfl_fast.cli.messages import as_arguments
+    from pfl_fast.cli.run import run_experiment
     from pfl_fast.experiment import Experiment
 
-    running.run(
-        lambda: Experiment.resume(run, report=unheard if quiet else click.echo, **changes),
+    run_experiment(
+        lambda report: Experiment.resume(run, report=report, **changes),
         run,
         quiet,
-        pages.as_words(
+        as_arguments(
             {n: v for n, v in {**before, **changes}.items() if n in SETTINGS and v != plain(SETTINGS[n].default)}
         ),
     )

@@ -1,4 +1,4 @@
-"""Settings as command-line options: made from their dataclass, and shown in groups."""
+"""Command-line options for settings, generated from their dataclass and grouped in ``--help``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 
 from pfl_fast.config import Settings
 from pfl_fast.errors import ConfigError
-from pfl_fast.options import Described, describe
+from pfl_fast.options import OptionInfo, describe
 
-SETTINGS = {described.name: described for described in describe(Settings)}
-# Parameters of the commands that are no settings, such as --out, take their place in these lists too.
+SETTINGS = {info.name: info for info in describe(Settings)}
+# Includes parameters of the commands that are not settings, such as --out.
 GROUPS: Mapping[str, Sequence[str]] = {
     "Common options": (
         "dataset", "model", "clients", "partition", "beta", "rounds", "local_epochs", "batch_size", "lr", "join_ratio",
@@ -30,56 +30,58 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "random_join", "client_dropout", "broadcast_to_all", "train_all", "on_nan", "eval_at", "eval_clients",
         "eval_global", "eval_initial", "drop_last_test",
     ),
-    "How it runs": ("workers", "stack", "state", "checkpoint_seconds"),
+    "Execution": ("workers", "stack", "state", "checkpoint_seconds"),
 }  # fmt: skip
-PLACES = [name for names in GROUPS.values() for name in names]
+OPTION_ORDER = [name for names in GROUPS.values() for name in names]
 METAVARS = {"bool": None, "int": "INTEGER", "float": "NUMBER", "str": "TEXT", "tuple[str, ...]": "NAME=VALUE,..."}
 
 
-def setting_options(names: Iterable[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds an option for each setting. The command gets text, or None where the user said nothing.
+def setting_options(
+    names: Iterable[str], show_defaults: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds an option for each setting. The command receives text, or None for options that are not given.
 
-    Text is not converted here: settings are checked all together later, so that every mistake is shown at once.
+    Text is converted later, together with values from other sources, so that one error lists all mistakes.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(list(names)):
-            command = setting_option(SETTINGS[name])(command)
+            command = setting_option(SETTINGS[name], show_defaults)(command)
         return command
 
     return decorate
 
 
-def setting_option(setting: Described) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """One setting as an option: its name with dashes, what it does, its type or choices, its default."""
+def setting_option(setting: OptionInfo, show_default: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator that adds one setting as an option: name with dashes, type or choices, help, default."""
     flag = setting.name.replace("_", "-")
-    default = "" if setting.default in (None, ()) else f"  [{str(setting.default).lower()}]"
-    help_text = setting.help + default
+    has_default = show_default and setting.default not in (None, ())
+    help_text = setting.help + (f"  [{str(setting.default).lower()}]" if has_default else "")
     if setting.type == "bool":
         return click.option(f"--{flag}/--no-{flag}", setting.name, default=None, help=help_text)
-    kind = METAVARS[setting.type.removesuffix(" | None")]
-    metavar = "|".join(str(choice).lower() for choice in setting.choices) or kind
+    choices = "|".join(str(choice).lower() for choice in setting.choices)
+    metavar = choices or METAVARS[setting.type.removesuffix(" | None")]
     return click.option(f"--{flag}", setting.name, metavar=metavar, help=help_text)
 
 
 def raise_all(errors: Sequence[str]) -> NoReturn:
-    """One line for each mistake in the settings."""
-    raise ConfigError(errors[0] if len(errors) == 1 else "\n  ".join(["these settings cannot be used:", *errors]))
+    """Raises one error with a line for each mistake in the settings."""
+    raise ConfigError(errors[0] if len(errors) == 1 else "\n  ".join(["invalid settings:", *errors]))
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user said, so that a method's own defaults hold for the rest."""
+    """Returns the values that the user gave; the others keep the defaults of the method."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 class GroupedCommand(click.Command):
-    """Shows its options in the groups above; those in none come last."""
+    """Lists options by group in ``--help``; options without a group come last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options' part of ``--help``."""
+        """Writes the options of ``--help``."""
         options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
         records = {str(p.name): record for p in options if (record := p.get_help_record(ctx))}
-        groups = {**GROUPS, "More options": [name for name in records if name not in PLACES]}
+        groups = {**GROUPS, "Other options": [name for name in records if name not in OPTION_ORDER]}
         for title, names in groups.items():
             rows = [records[name] for name in names if name in records]
             if rows:

@@ -1,20 +1,28 @@
+import json
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 from pfl_fast.cli import main
 
-# A run of well under a second: generated data, three clients, a small model.
+# Arguments of a run that takes less than a second: generated data, three clients, a small model.
 SMALL = ["--dataset", "synthetic", "--image-size", "8", "--samples", "200"]
 SMALL += ["--clients", "3", "--model", "mlp", "--rounds", "2"]
 
 
+def read_rounds(folder):
+    """Returns the records of all rounds of a run."""
+    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
 @pytest.fixture
 def cli(tmp_path, monkeypatch):
-    """Calls the command in an empty folder, and says what it printed and how it ended."""
+    """Runs ``pfl-fast`` in an empty folder, checks the exit code and returns click's result."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*words, exit_code=0):
-        result = CliRunner().invoke(main, [str(word) for word in words])
+    def call(*arguments, exit_code=0):
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
         assert result.exit_code == exit_code, result.output
         assert result.exception is None or isinstance(result.exception, SystemExit)
         return result

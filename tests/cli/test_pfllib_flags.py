@@ -1,15 +1,15 @@
 import pytest
 
-from pfl_fast.cli.pfllib_flags import ABSENT, COMBINED, METHOD, NOTES, SAME, translate
-from pfl_fast.cli.setting_options import SETTINGS
+from pfl_fast.cli.pfllib_flags import COMBINED, IGNORED, METHOD_OPTIONS, SETTINGS, UNSUPPORTED, translate
+from pfl_fast.cli.setting_options import SETTINGS as OWN_SETTINGS
 
 
-def test_settings_exist():
-    assert {name for _, name in SAME.values()} <= set(SETTINGS)
+def test_flags_name_existing_settings():
+    assert {name for _, name in SETTINGS.values()} <= set(OWN_SETTINGS)
 
 
-def test_every_flag_has_one_meaning():
-    tables = [SAME, COMBINED, METHOD, NOTES, ABSENT]
+def test_every_flag_is_in_one_table():
+    tables = [SETTINGS, COMBINED, METHOD_OPTIONS, IGNORED, UNSUPPORTED]
     flags = [flag for table in tables for flag in table]
     assert len(flags) == len(set(flags))
 
@@ -30,28 +30,29 @@ def test_every_flag_has_one_meaning():
         ({"t": "1", "ab": "False", "nnc": "0", "tsr": "0.0"}, {}),
     ],
 )
-def test_meaning(flags, values):
+def test_flags_become_settings_and_options(flags, values):
     result = translate(flags, "FedCP", ["lam"])
     assert (result.values, result.notes, result.errors) == (values, [], [])
 
 
 @pytest.mark.parametrize("flag", ["go", "ncl", "nb", "ldg", "sfn"])
-def test_what_has_no_effect_is_noted(flag):
+def test_ignored_flags_give_a_note(flag):
     result = translate({flag: "1"}, "FedCP", ["lam"])
     assert not result.values
     assert not result.errors
-    assert result.notes[0].startswith(f"-{flag} is not used")
+    assert result.notes[0].startswith(f"-{flag} is ignored")
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"), [({"t": "3"}, "--seed"), ({"ab": "True"}, "--rounds"), ({"mu": "1"}, "FedCP has no option 'mu'")]
+    ("flags", "message"),
+    [({"t": "3"}, "--seed"), ({"ab": "True"}, "--rounds"), ({"mu": "1"}, "FedCP has no option 'mu'")],
 )
-def test_what_cannot_be_done_is_an_error(flags, said):
+def test_unsupported_flags_are_errors(flags, message):
     (error,) = translate(flags, "FedCP", ["lam"]).errors
-    assert said in error
+    assert message in error
 
 
-def test_what_pfllib_counts_or_names_otherwise():
+def test_options_that_pfllib_counts_or_names_differently():
     assert translate({"p": "2", "s": "80"}, "FedALA", ["layer_idx", "rand_percent"]).values == {
         "layer_idx": "1",
         "rand_percent": "80",

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from pfl_fast.cli.progress import FEW_LINES, Bar, Lines
+from pfl_fast.cli.progress import MAX_LINES, Bar, Lines
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.sampling import Cohort
 
@@ -40,7 +40,7 @@ def lines_of(rounds, seconds, **kwargs):
     return printed
 
 
-@pytest.mark.parametrize("rounds", [1, 2, FEW_LINES])
+@pytest.mark.parametrize("rounds", [1, 2, MAX_LINES])
 def test_short_runs_have_a_line_per_round(rounds):
     printed = lines_of(rounds, seconds=0.01)
     assert len(printed) == rounds
@@ -54,12 +54,12 @@ def test_only_evaluated_rounds_have_a_line():
     assert [line.split()[1] for line in lines_of(13, 0.01, eval_every=5)] == ["5/13", "10/13", "13/13"]
 
 
-def test_long_runs_have_the_first_the_last_and_one_every_few_seconds():
+def test_long_runs_have_a_line_for_the_first_and_last_round_and_every_few_seconds():
     printed = lines_of(101, seconds=1.0)
     assert [line.split("/")[0].split()[-1] for line in printed] == [*map(str, range(1, 101, 5)), "101"]
 
 
-def test_time_left_is_at_the_pace_since_the_run_went_on():
+def test_remaining_time_counts_rounds_since_the_run_was_resumed():
     clock, printed = Clock(), []
     view = Lines(clock, printed.append)
     view.started(experiment(10, done=6))
@@ -68,16 +68,16 @@ def test_time_left_is_at_the_pace_since_the_run_went_on():
     assert printed[0].endswith("1 min 0 s left")
 
 
-def test_skipped_clients_are_said_even_between_lines():
+def test_skipped_clients_are_printed_in_rounds_without_a_line():
     printed = []
     view = Lines(Clock(), printed.append)
     view.started(experiment(1000))
     view.round_done(None, record(1, evaluated=False, skipped=[3, 7]))
-    assert printed == ["round 1: not finite, left out: clients 3, 7"]
+    assert printed == ["round 1: skipped clients 3, 7 (loss or parameters not finite)"]
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_bar_shows_rounds_clients_pace_accuracy_and_time(width):
+def test_bar_shows_round_client_speed_accuracy_and_remaining_time(width):
     clock, out = Clock(), io.StringIO()
     view = Bar(Console(file=out, force_terminal=True, width=width), clock)
     view.started(experiment(4, done=1, records=[{"round": 1, "test_accuracy_after_agg": 0.9}]))
@@ -86,6 +86,6 @@ def test_bar_shows_rounds_clients_pace_accuracy_and_time(width):
     view.client_done(3, 5, 7, None)
     view.bar.refresh()
     view.close()
-    for shown in ("3/4", "client 5/7", "1,234 samples/s", "acc 0.700 (best 0.900)", "5 s left"):
-        assert shown in out.getvalue()
+    for text in ("3/4", "client 5/7", "1,234 samples/s", "acc 0.700 (best 0.900)", "5 s left"):
+        assert text in out.getvalue()
     assert ("━" in out.getvalue()) == (width == 140)

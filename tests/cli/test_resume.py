@@ -10,14 +10,14 @@ from pfl_fast.cli.resume import CHANGEABLE
 from pfl_fast.config import FREE
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.experiment import Experiment
-from tests.cli.conftest import SMALL
+from tests.cli.conftest import SMALL, read_rounds
 
 
 def losses(folder):
-    return [json.loads(line)["train_loss"] for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return [record["train_loss"] for record in read_rounds(folder)]
 
 
-def test_more_rounds_are_those_of_a_longer_run(cli):
+def test_added_rounds_equal_those_of_a_longer_run(cli):
     cli("train", "fedcp", *SMALL, "--out", "a")
     page = cli("resume", "a", "--rounds", 3, "--executor", "sequential").stdout
     cli("train", "fedcp", *SMALL[:-1], 3, "--out", "b")
@@ -28,7 +28,7 @@ def test_more_rounds_are_those_of_a_longer_run(cli):
     assert "pfl-fast resume a --rounds 6" in page
 
 
-def test_run_that_is_done_shows_its_outcome(cli):
+def test_finished_run_prints_its_summary(cli):
     cli("train", "fedcp", *SMALL, "--out", "a")
     before = losses("a")
     page = cli("resume", "a").stdout
@@ -37,7 +37,7 @@ def test_run_that_is_done_shows_its_outcome(cli):
     assert losses("a") == before
 
 
-def test_options_are_those_that_may_change(cli):
+def test_options_are_the_settings_that_may_change(cli):
     page = cli("resume", "--help").stdout
     assert set(CHANGEABLE) == FREE
     for name in CHANGEABLE:
@@ -46,52 +46,52 @@ def test_options_are_those_that_may_change(cli):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
-        (["--lr", "1"], "--lr would change what the run computes"),
+        (["--lr", "1"], "--lr would change the results of the run"),
         (["--rounds", "1"], "not taken away: was 2"),
         (["--rounds", "many", "--workers", "-1"], "rounds: must be an integer"),
         (["--rounds", "many", "--workers", "-1"], "workers: must be at least 0"),
     ],
 )
-def test_mistakes(cli, words, said):
+def test_errors(cli, arguments, message):
     cli("train", "local", *SMALL, "--out", "a", "--quiet")
-    assert said in cli("resume", "a", *words, exit_code=2).stderr
+    assert message in cli("resume", "a", *arguments, exit_code=2).stderr
 
 
-def test_folder_without_a_run(cli):
-    assert "there is no run in it" in cli("resume", "nowhere", exit_code=2).stderr
+def test_folder_without_a_run_is_an_error(cli):
+    assert "holds no run" in cli("resume", "nowhere", exit_code=2).stderr
 
 
-def test_ctrl_c_keeps_everything_and_says_how_to_go_on(cli):  # noqa: ARG001 in an empty folder
+def test_ctrl_c_saves_the_run_and_prints_how_to_continue(cli):  # noqa: ARG001 runs in an empty folder
     command = [sys.executable, "-u", "-m", "pfl_fast", "train", "fedavg", *SMALL[:-1], "100000", "--out", "a"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if "samples/s" in line:
                 process.send_signal(signal.SIGINT)
                 break
-        _, said = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Interrupted (SIGINT)" in said
-    assert "Go on with: pfl-fast resume a" in said
-    assert "Traceback" not in said
-    kept = losses("a")
-    assert kept
-    assert json.loads(Path("a/summary.json").read_text())["rounds"] == len(kept)
+    assert "Interrupted (SIGINT)" in errors
+    assert "Continue with: pfl-fast resume a" in errors
+    assert "Traceback" not in errors
+    saved = losses("a")
+    assert saved
+    assert json.loads(Path("a/summary.json").read_text())["rounds"] == len(saved)
     experiment = Experiment.resume("a")
-    assert next(experiment.rounds())["round"] == len(kept) + 1
+    assert next(experiment.rounds())["round"] == len(saved) + 1
     experiment.close()
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (None, 130)])
-def test_exit_code_says_which_signal(cli, monkeypatch, number, exit_code):
+def test_exit_code_is_128_plus_the_signal(cli, monkeypatch, number, exit_code):
     def interrupted(_experiment):
         error = Interrupted()
         error.signal = number
         raise error
 
     monkeypatch.setattr(Experiment, "run", interrupted)
-    said = cli("train", "local", *SMALL, "--out", "my run", exit_code=exit_code).stderr
-    assert "0 of 2 rounds are kept in my run" in said
-    assert "pfl-fast resume 'my run'" in said
-    assert ("SIGTERM" in said) == (number == signal.SIGTERM)
+    errors = cli("train", "local", *SMALL, "--out", "my run", exit_code=exit_code).stderr
+    assert "0 of 2 rounds are saved in my run" in errors
+    assert "pfl-fast resume 'my run'" in errors
+    assert ("SIGTERM" in errors) == (number == signal.SIGTERM)

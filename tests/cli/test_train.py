@@ -7,30 +7,27 @@ from pathlib import Path
 import pytest
 
 from pfl_fast import config
-from pfl_fast.cli.setting_options import PLACES, SETTINGS
-from tests.cli.conftest import SMALL
+from pfl_fast.cli.setting_options import OPTION_ORDER, SETTINGS
+from tests.cli.conftest import SMALL, read_rounds
 
 
 def settings_of(folder):
     return tomllib.loads(Path(folder, "config.toml").read_text())
 
 
-def rounds_of(folder):
-    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
-
-
-def test_banner_rounds_and_outcome(cli):
+def test_banner_progress_and_summary(cli):
     page = cli("train", "fedcp", *SMALL).stdout
-    for shown in (
+    for text in (
         "FedCP: shared extractor", "synthetic (synthetic): 200 samples", "dirichlet, 3 clients with", "hash ",
-        "mlp: a client trains", "2, 100% of the clients", "threads on cpu", "memory    about", "round 1/2", "round 2/2",
+        "mlp: a client trains", "2, 100% of the clients per round", "threads on cpu", "memory    about",
+        "round 1/2", "round 2/2",
         "after aggregation", "after local training", "global model", "s/round", "samples/s", "MB uploaded",
         "results in runs/fedcp-synthetic-1",
         "pfl-fast train fedavg --dataset synthetic --model mlp --clients 3 --rounds 2 --image-size 8 --samples 200\n",
         "pfl-fast resume runs/fedcp-synthetic-1 --rounds 4",
     ):  # fmt: skip
-        assert shown in page
-    rounds = rounds_of("runs/fedcp-synthetic-1")
+        assert text in page
+    rounds = read_rounds("runs/fedcp-synthetic-1")
     assert f"after aggregation {rounds[1]['test_accuracy_after_agg']:.4f}" in page
 
 
@@ -43,7 +40,7 @@ def test_quiet_prints_one_line(cli):
     assert line.endswith("runs/local-synthetic-1")
 
 
-def test_stand_in_is_loud_before_and_after(cli, monkeypatch):
+def test_warning_about_stand_in_data_comes_before_and_after_training(cli, monkeypatch):
     from pfl_fast import assembly
     from pfl_fast.data.stand_in import stand_in
 
@@ -55,18 +52,18 @@ def test_stand_in_is_loud_before_and_after(cli, monkeypatch):
     assert "mnist (synthetic stand-in)" in quiet
 
 
-def test_every_setting_is_an_option_in_one_group(cli):
+def test_every_setting_is_an_option_of_one_group(cli):
     page = cli("train", "--help").stdout
     for name in SETTINGS:
         assert f"--{name.replace('_', '-')} " in page
-    assert len(PLACES) == len(set(PLACES))
-    assert {f.name for f in fields(config.Settings)} <= set(PLACES)
+    assert len(OPTION_ORDER) == len(set(OPTION_ORDER))
+    assert {f.name for f in fields(config.Settings)} <= set(OPTION_ORDER)
     assert "-lbs" not in page.split("Examples:")[0]
     assert "[0.005]" in page
     assert "auto|sequential|threads|batched" in page
 
 
-def test_values_of_the_command_line_win_over_the_file_and_the_file_over_the_paper(cli, tmp_path):
+def test_command_line_overrides_the_file_and_the_file_overrides_the_paper(cli, tmp_path):
     file = tmp_path / "own.toml"
     file.write_text('method = "fedcp"\n[settings]\nlr = 0.5\nbatch_size = 7\n[options]\nlam = 2\n')
     cli("train", *SMALL, "--config", file, "--batch-size", 9, "--set", "cpn-depth=2", "--no-shuffle", "--out", "a")
@@ -79,29 +76,29 @@ def test_values_of_the_command_line_win_over_the_file_and_the_file_over_the_pape
     assert (written["options"]["lam"], written["options"]["cpn_depth"]) == (2.0, 2)
 
 
-def test_what_is_not_said_is_as_the_method_has_it(cli):
+def test_settings_not_given_have_the_defaults_of_the_method(cli):
     cli("train", "fedcp", *SMALL, "--out", "a")
     from pfl_fast.methods import METHODS
 
     assert settings_of("a")["settings"]["lr"] == METHODS["fedcp"].defaults("mlp", "synthetic")["lr"]
 
 
-@pytest.mark.parametrize("words", [["--preset", "official"], ["--set", "preset=official"]])
-def test_preset(cli, words):
-    cli("train", "fedcp", *SMALL, *words, "--out", "a")
+@pytest.mark.parametrize("arguments", [["--preset", "official"], ["--set", "preset=official"]])
+def test_preset(cli, arguments):
+    cli("train", "fedcp", *SMALL, *arguments, "--out", "a")
     assert settings_of("a")["options"]["policy"] == "gumbel"
     assert settings_of("a")["settings"]["drop_last"] is True
 
 
-def test_a_run_again_from_its_file_gives_the_same(cli):
+def test_repeating_a_run_from_its_config_gives_the_same_losses(cli):
     cli("train", "fedcp", *SMALL, "--set", "lam=3", "--out", "a")
     cli("train", "--config", "a/config.toml", "--out", "b")
-    first, again = ([row["train_loss"] for row in rounds_of(folder)] for folder in ("a", "b"))
-    assert first == again
+    first, second = ([row["train_loss"] for row in read_rounds(folder)] for folder in ("a", "b"))
+    assert first == second
     assert len(first) == 2
 
 
-def test_folders_are_numbered_and_never_used_twice(cli):
+def test_folders_are_numbered_and_never_overwritten(cli):
     for number in (1, 2):
         cli("train", "local", *SMALL, "--quiet")
         assert Path(f"runs/local-synthetic-{number}/summary.json").exists()
@@ -111,12 +108,12 @@ def test_folders_are_numbered_and_never_used_twice(cli):
     assert Path("runs/local-synthetic-1/metrics.jsonl").read_text() == before
 
 
-def test_run_that_fails_before_it_begins_leaves_no_folder(cli):
+def test_run_that_cannot_start_leaves_no_folder(cli):
     cli("train", "local", *SMALL, "--model", "fasttext", exit_code=2)
     assert not any(Path("runs").iterdir())
 
 
-def test_folder_that_cannot_be_made(cli):
+def test_error_if_the_folder_cannot_be_created(cli):
     Path("runs").write_text("a file")
     assert "--out" in cli("train", "local", *SMALL, exit_code=2).stderr
 
@@ -135,7 +132,7 @@ def test_pfllib_command_line(cli):
     assert {name: written["settings"][name] for name in expected} == expected
     assert written["method"] == "fedcp"
     assert written["options"]["lam"] == 2.0
-    assert "note: -go is not used" in result.stderr
+    assert "note: -go is ignored" in result.stderr
 
 
 def test_pfllib_long_names_with_underscores(cli):
@@ -144,24 +141,24 @@ def test_pfllib_long_names_with_underscores(cli):
     assert (written["rounds"], written["local_epochs"], written["batch_size"]) == (1, 2, 6)
 
 
-def test_all_mistakes_are_said_at_once(cli):
+def test_one_error_lists_all_mistakes(cli):
     result = cli(
         "train", "fedcp", "--lr", "fast", "--clients", 0, "--executor", "thread", "--set", "lamm=3", "--set", "x",
         "-mu", 1, "-gr", 3, "--rounds", 4, "-t", 2, exit_code=2,
     )  # fmt: skip
-    for said in (
+    for message in (
         "lr: must be a number, got 'fast'", "clients: must be at least 1", "did you mean 'threads'",
-        "no option 'lamm'; did you mean 'lam'", "--set x: write KEY=VALUE", "-mu: FedCP has no option 'mu'",
-        "rounds: said twice", "-t 2: one command is one run",
+        "no option 'lamm'; did you mean 'lam'", "--set x: must be KEY=VALUE", "-mu: FedCP has no option 'mu'",
+        "rounds: given twice", "-t 2: one command trains one run",
     ):  # fmt: skip
-        assert said in result.stderr
+        assert message in result.stderr
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
-        ([], "say which method to train: apfl, ditto, fedafk"),
+        ([], "no method given; choose one of apfl, ditto, fedafk"),
         (["fedcpp"], "did you mean 'fedcp'"),
         (["fedcp", "--lam", "1"], "write --set lam=VALUE"),
         (["fedcp", "--roundz", "1"], "--rounds"),
@@ -171,11 +168,11 @@ def test_all_mistakes_are_said_at_once(cli):
         (["fedcp", "--dataset", "synthetic", "--model", "cnm"], "did you mean 'cnn'"),
     ],
 )
-def test_each_mistake_has_a_message(cli, words, said):
-    assert said in cli("train", *words, exit_code=2).stderr
+def test_each_mistake_has_a_message(cli, arguments, message):
+    assert message in cli("train", *arguments, exit_code=2).stderr
 
 
-def test_run_that_does_not_fit_is_refused_before_it_starts(cli, monkeypatch):
+def test_run_that_does_not_fit_into_memory_is_refused(cli, monkeypatch):
     from pfl_fast.engine import memory
 
     monkeypatch.setattr(memory, "available", lambda: 1000)
@@ -184,8 +181,8 @@ def test_run_that_does_not_fit_is_refused_before_it_starts(cli, monkeypatch):
     assert not Path("a/metrics.jsonl").exists()
 
 
-def test_the_suggested_comparison_has_the_same_split(cli, tmp_path):
-    """FedFomo takes a part of the samples for validation, which FedAvg would not do by itself."""
+def test_suggested_comparison_has_the_same_partition(cli, tmp_path):
+    """FedFomo holds out validation samples by default, FedAvg does not."""
     folder = tmp_path / "run"
     page = cli("train", "fedfomo", *SMALL, "--out", folder).stdout
     assert re.search(r"pfl-fast train fedavg .*--validation 0\.2", page)

@@ -70,7 +70,7 @@ def test_values_become_what_the_field_is(given, expected):
         ({"widths": "1,x"}, "widths: must be a number, got '1,x'"),
         ({"widths": [1, -2]}, "widths: must be at least 0, got [1, -2]"),
         ({"cuont": 1}, "no option 'cuont'; did you mean 'count'?"),
-        ({"zzz": 1}, "no option 'zzz'; there are count, rate, flag, kind, size, widths"),
+        ({"zzz": 1}, "no option 'zzz'; known options: count, rate, flag, kind, size, widths"),
     ],
 )
 def test_what_cannot_be_is_said(given, error):

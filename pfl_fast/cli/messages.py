@@ -1,4 +1,4 @@
-"""What a run says before and after: what is run, what came out, what to try next."""
+"""Text printed before and after a run: its settings, its results and commands to try next."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_fast.cli.progress import ACCURACIES, duration
-from pfl_fast.cli.setting_options import PLACES, SETTINGS
+from pfl_fast.cli.setting_options import OPTION_ORDER, SETTINGS
 from pfl_fast.data.dataset import STAND_IN
+from pfl_fast.options import BOOLEANS
 
 if TYPE_CHECKING:
     from pfl_fast.experiment import Experiment
@@ -20,14 +21,14 @@ BYTES = {"float32": 4, "float64": 8}
 
 
 def banner(experiment: Experiment, folder: Path) -> str:
-    """What is about to be run."""
+    """Returns the description of the run, printed before its first round."""
     facts = {
         "method": f"{experiment.kind.title}: {experiment.kind.summary}",
         "data": data_line(experiment),
         "partition": partition_line(experiment),
         "model": model_line(experiment),
         "rounds": rounds_line(experiment),
-        "runs as": executor_line(experiment),
+        "executor": executor_line(experiment),
         "memory": str(experiment.memory()),
         "results": str(folder),
     }
@@ -36,21 +37,21 @@ def banner(experiment: Experiment, folder: Path) -> str:
 
 
 def data_line(experiment: Experiment) -> str:
-    """What it is, whether it is real, how much there is."""
+    """Returns name, source, size and shape of the data set."""
     dataset = experiment.dataset
     shape = "x".join(map(str, dataset.input_shape))
     return f"{dataset.name} ({dataset.source}): {len(dataset):,} samples of {shape}, {len(dataset.classes)} classes"
 
 
 def partition_line(experiment: Experiment) -> str:
-    """The rule, what clients get, and the hash by which equal splits are known."""
+    """Returns rule, client sizes and hash of the partition; equal partitions have equal hashes."""
     partition, sizes = experiment.partition, experiment.data.train_sizes
     share = f"{experiment.data.clients} clients with {sizes.min():,} to {sizes.max():,} training samples"
     return f"{partition.kind}, {share}, hash {partition.hash[:12]}"
 
 
 def model_line(experiment: Experiment) -> str:
-    """What a client trains and sends."""
+    """Returns the model and how many parameters a client trains and uploads."""
     part_table = experiment.part_table
     trained = sum(e.value.numel() for e in part_table.specs if e.parameter and part_table.parts[e.part].trained)
     uploaded = sum(e.value.numel() for e in part_table.uploaded)
@@ -58,37 +59,37 @@ def model_line(experiment: Experiment) -> str:
 
 
 def executor_line(experiment: Experiment) -> str:
-    """Where clients run, and how."""
-    executor = experiment.server.executor
+    """Returns executor, devices and number of clients that train at once."""
+    executor = experiment.round.executor
     devices = ", ".join(dict.fromkeys(str(worker.device) for worker in executor.workers))
-    side_by_side = f", {len(executor.workers)} clients at a time" if executor.kind == "threads" else ""
-    return f"{executor.kind} on {devices}{side_by_side}"
+    at_once = f", {len(executor.workers)} clients at a time" if executor.name == "threads" else ""
+    return f"{executor.name} on {devices}{at_once}"
 
 
 def rounds_line(experiment: Experiment) -> str:
-    """How many, of what, from where."""
-    s, done = experiment.settings, experiment.server.rounds_done
-    begin = "" if not done else f" from round {done + 1}" if done < experiment.server.last_round else ", all done"
+    """Returns number of rounds, first round of a resumed run, and the main training settings."""
+    s, done = experiment.settings, experiment.round.state.rounds_done
+    resumed = "" if not done else f" from round {done + 1}" if done < experiment.round.last_round else ", all done"
     return (
-        f"{s.rounds}{begin}, {s.join_ratio:.0%} of the clients in each, local epochs {s.local_epochs}, "
+        f"{s.rounds}{resumed}, {s.join_ratio:.0%} of the clients per round, local epochs {s.local_epochs}, "
         f"batch size {s.batch_size}, lr {s.lr:g}, seed {s.seed}"
     )
 
 
 def stand_in_warning(experiment: Experiment) -> list[str]:
-    """For data that is not what it is called."""
+    """Returns a warning if generated data stands in for the data set, else nothing."""
     if experiment.dataset.source != STAND_IN:
         return []
     name = experiment.dataset.name
     text = (
-        f"SYNTHETIC STAND-IN for {name}: generated data, so accuracies say nothing about the real data set.\n"
-        f"  pfl-fast data get {name}   fetches it;   --real-data-only   refuses to train without it"
+        f"SYNTHETIC STAND-IN for {name}: the data is generated; accuracies say nothing about the real data set.\n"
+        f"  pfl-fast data get {name}   downloads it;   --real-data-only   refuses to train without it"
     )
     return [click.style(text, fg="yellow", bold=True)]
 
 
-def quiet_line(experiment: Experiment, folder: Path) -> str:
-    """The whole outcome in one line."""
+def one_line_summary(experiment: Experiment, folder: Path) -> str:
+    """Returns method, data, rounds, accuracies and folder in one line."""
     summary = experiment.summary()
     scores = [
         f"{t} {summary[n]['last']:.4f} (best {summary[n]['best']:.4f})" for n, t in ACCURACIES.items() if n in summary
@@ -97,14 +98,14 @@ def quiet_line(experiment: Experiment, folder: Path) -> str:
     return f"{experiment.method_name} on {data}, {summary['rounds']} rounds: {', '.join(scores)}; {folder}"
 
 
-def outcome(experiment: Experiment, folder: Path, seconds: float, command: Sequence[str]) -> str:
-    """One screen: accuracies, pace, traffic, where results are, what to try next.
+def final_summary(experiment: Experiment, folder: Path, seconds: float, arguments: Sequence[str]) -> str:
+    """Returns accuracies, speed, traffic, the folder of results and commands to try next.
 
     Args:
-        experiment: after its rounds.
-        folder: of the run.
-        seconds: that this command took.
-        command: words to repeat the run with another method or seed, settings only.
+        experiment: experiment whose rounds are done.
+        folder: folder of the run.
+        seconds: duration of this command.
+        arguments: command-line arguments that repeat the settings of the run with another method.
     """
     summary = experiment.summary()
     data = f"{experiment.dataset.name} ({experiment.dataset.source})"
@@ -120,12 +121,12 @@ def outcome(experiment: Experiment, folder: Path, seconds: float, command: Seque
     lines.append(f"results in {folder}: metrics.jsonl, clients.csv, summary.json, config.toml, checkpoint/")
     lines += stand_in_warning(experiment)
     lines.append(click.style("try next", bold=True))
-    lines += [f"  {words}\n      {why}" for words, why in next_commands(experiment, folder, command)]
+    lines += [f"  {command}\n      {purpose}" for command, purpose in next_commands(experiment, folder, arguments)]
     return "\n".join(lines)
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
-    """Best, last and mean of the last five, after aggregation, after local training, of the server's model."""
+    """Returns best, last and mean of the last five accuracies: after aggregation, after local training, global."""
     titles = {**ACCURACIES, "global_accuracy": "global model"}
     rows = {title: summary[name] for name, title in titles.items() if name in summary}
     lines = [f"  {'test accuracy':22}{'best':>8} {'(round)':9}{'last':>8}{'last 5':>10}"]
@@ -133,52 +134,55 @@ def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
         at = f"({row['best_round']})"
         lines.append(f"  {title:22}{row['best']:8.4f} {at:9}{row['last']:8.4f}{row['last5']:10.4f}")
         if "best_per_client" in row:
-            lines.append(f"  {'  each its own best':22}{row['best_per_client']:8.4f}")
+            lines.append(f"  {'  best per client':22}{row['best_per_client']:8.4f}")
         if "validation_selected" in row:
             at = f"({row['validation_round']})"
-            lines.append(f"  {'  by validation':22}{row['validation_selected']:8.4f} {at}")
+            lines.append(f"  {'  at best validation':22}{row['validation_selected']:8.4f} {at}")
     return lines
 
 
-def next_commands(experiment: Experiment, folder: Path, command: Sequence[str]) -> list[tuple[str, str]]:
-    """Commands that make sense after this one, and why."""
+def next_commands(experiment: Experiment, folder: Path, arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns pairs of a command to try next and its purpose."""
+    from pfl_fast.methods import METHODS
+
     name = experiment.method_name
     other = "fedavg" if name != "fedavg" else "fedcp"
-    compare = shlex.join(["pfl-fast", "train", other, *command, *brought_along(experiment, other, command)])
+    defaults = method_default_arguments(experiment, other, arguments)
+    compare = shlex.join(["pfl-fast", "train", other, *arguments, *defaults])
     more = shlex.join(["pfl-fast", "resume", str(folder), "--rounds", str(experiment.settings.rounds * 2)])
     return [
-        (compare, f"{other} on the same split, with the same batches and initial model"),
-        *([] if experiment.method.final_phases() else [(more, "go on from here")]),
-        (f"pfl-fast methods {name}", "the method's formulas, options and presets"),
+        (compare, f"compare with {METHODS[other].title}: same partition, batches and initial model"),
+        *([] if experiment.method.final_phases() else [(more, "continue for more rounds")]),
+        (f"pfl-fast methods {name}", "formulas, options and presets of the method"),
     ]
 
 
-def brought_along(experiment: Experiment, other: str, command: Sequence[str]) -> list[str]:
-    """Words for settings that nobody said, but the method has its own values of, and another method would not."""
+def method_default_arguments(experiment: Experiment, other: str, arguments: Sequence[str]) -> list[str]:
+    """Returns arguments for settings that come from the defaults of this method and differ for the ``other`` one."""
     from pfl_fast.methods import METHODS
 
     settings = experiment.settings
-    here = (settings.model, settings.dataset)
-    theirs = METHODS[other].defaults(*here)
-    names = [name for name in {**experiment.kind.defaults(*here), **theirs} if name in SETTINGS]
-    values = {name: getattr(settings, name) for name in names}
-    differing = {n: v for n, v in values.items() if v != theirs.get(n, SETTINGS[n].default)}
-    said = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in command if word.startswith("--")}
-    return as_words({name: value for name, value in differing.items() if name not in said})
+    own_defaults = experiment.kind.defaults(settings.model, settings.dataset)
+    other_defaults = METHODS[other].defaults(settings.model, settings.dataset)
+    values = {name: getattr(settings, name) for name in {**own_defaults, **other_defaults} if name in SETTINGS}
+    differing = {n: v for n, v in values.items() if v != other_defaults.get(n, SETTINGS[n].default)}
+    flags = [argument.removeprefix("--").removeprefix("no-") for argument in arguments if argument.startswith("--")]
+    given = {flag.replace("-", "_") for flag in flags}
+    return as_arguments({name: value for name, value in differing.items() if name not in given})
 
 
-def as_words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as they are written on the command line, the common ones first.
+def as_arguments(settings: Mapping[str, Any]) -> list[str]:
+    """Returns settings as command-line arguments, in the order of ``--help``.
 
-    >>> as_words({"shuffle": False, "rounds": "10", "local_epochs": 2})
+    >>> as_arguments({"shuffle": False, "rounds": "10", "local_epochs": 2})
     ['--rounds', '10', '--local-epochs', '2', '--no-shuffle']
     """
-    words = []
-    for name, value in sorted(settings.items(), key=lambda item: PLACES.index(item[0])):
+    arguments = []
+    for name, value in sorted(settings.items(), key=lambda item: OPTION_ORDER.index(item[0])):
         flag = name.replace("_", "-")
         if SETTINGS[name].type == "bool":
-            words.append(f"--{flag}" if str(value).lower() in {"true", "yes", "on", "1"} else f"--no-{flag}")
+            arguments.append(f"--{flag}" if BOOLEANS[str(value).lower()] else f"--no-{flag}")
         else:
             text = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
-            words += [f"--{flag}", "none" if value is None else text]
-    return words
+            arguments += [f"--{flag}", "none" if value is None else text]
+    return arguments

@@ -1,4 +1,4 @@
-"""What the user asks ``pfl-fast train`` for: put together from file, flags, options and assignments."""
+"""Method, settings and options of ``pfl-fast train``: merged from file, flags, settings and assignments."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from pathlib import Path
 from typing import Any
 
 from pfl_fast import config
-from pfl_fast.cli.pfllib_flags import DATASETS, MODELS, our_name, translate
-from pfl_fast.cli.pfllib_flags import METHODS as RENAMED
+from pfl_fast.cli.pfllib_flags import DATASETS, METHOD_NAMES, MODELS, canonical_name, translate
 from pfl_fast.cli.setting_options import raise_all
 from pfl_fast.errors import ConfigError
 
 
 @dataclass
-class Request:
-    """What the user asked for, from all the places where it can be said.
+class TrainRequest:
+    """A run as requested on the command line.
 
     Attributes:
-        method: its name.
-        preset: of the method.
-        values: settings and options.
-        again: the same with the preset's values, for another method that has no such preset.
-        notes: on what has no effect.
+        method: name of the method.
+        preset: name of one of the method's presets, or None.
+        values: settings and options given by the user.
+        values_with_preset: ``values`` on top of the preset's values, to repeat the run with a method without that
+            preset.
+        notes: messages about PFLlib flags without effect.
     """
 
     method: str
     preset: str | None
     values: dict[str, Any]
-    again: dict[str, Any]
+    values_with_preset: dict[str, Any]
     notes: list[str]
 
 
-def gather(
+def build_request(
     method: str | None,
     preset: str | None,
     settings: Mapping[str, Any],
     flags: Mapping[str, str],
     assignments: Iterable[str],
     config_file: Path | None,
-) -> Request:
-    """Puts file, flags, settings and assignments together; complains about all that is wrong at once."""
+) -> TrainRequest:
+    """Merges file, PFLlib flags, settings and assignments; raises one error that lists all mistakes."""
     from pfl_fast.assembly import find_method, resolve
     from pfl_fast.data.catalogue import DATASETS as CATALOGUE
     from pfl_fast.methods import METHODS
@@ -52,34 +52,35 @@ def gather(
     assigned = read_assignments(assignments, errors)
     name = method or flags.get("algo") or file.get("method")
     if not isinstance(name, str):
-        raise ConfigError(f"say which method to train: {', '.join(METHODS)}")
-    name = our_name(name, METHODS, RENAMED)
+        raise ConfigError(f"no method given; choose one of {', '.join(METHODS)}")
+    name = canonical_name(name, METHODS, METHOD_NAMES)
     kind = find_method(name)
     translated = translate(flags, kind.title, [f.name for f in fields(kind.Options)])
     errors += translated.errors
-    errors += [f"{n}: said twice, as a flag of PFLlib's and as our own" for n in translated.values if n in settings]
+    errors += [f"{n}: given twice, as a PFLlib flag and as an option" for n in translated.values if n in settings]
     values = {**file, **translated.values, **settings, **assigned}
     values.pop("method", None)
-    preset = preset or values.pop("preset", None)
+    other_preset = values.pop("preset", None)
+    preset = preset or other_preset
     for setting, known, renamed in (("dataset", CATALOGUE, DATASETS), ("model", KNOWN_MODELS, MODELS)):
         if isinstance(values.get(setting), str):
-            values[setting] = our_name(values[setting], known, renamed)
+            values[setting] = canonical_name(values[setting], known, renamed)
     try:
         resolve(kind, values, preset=preset)
     except ConfigError as error:
         errors += str(error).splitlines()
     if errors:
         raise_all(errors)
-    return Request(name, preset, values, {**kind.presets.get(preset or "", {}), **values}, translated.notes)
+    return TrainRequest(name, preset, values, {**kind.presets.get(preset or "", {}), **values}, translated.notes)
 
 
 def read_assignments(assignments: Iterable[str], errors: list[str]) -> dict[str, str]:
-    """``key=value`` of ``--set``; a key may have dashes."""
+    """Parses the ``KEY=VALUE`` arguments of ``--set``; dashes in keys become underscores."""
     result = {}
     for text in assignments:
         key, equals, value = text.partition("=")
         if equals and key.strip():
             result[key.strip().replace("-", "_")] = value.strip()
         else:
-            errors.append(f"--set {text}: write KEY=VALUE")
+            errors.append(f"--set {text}: must be KEY=VALUE")
     return result
