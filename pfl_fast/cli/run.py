@@ -74,8 +74,8 @@ def exit_interrupted(experiment: Experiment, folder: Path, number: int | None) -
     trained = len(rounds.state.unfinished.reports)
     partial_round = f" and {trained} trained clients of round {rounds.state.rounds_done + 1}" if trained else ""
     click.echo(
-        f"Interrupted ({received.name}): {rounds.state.rounds_done} of {rounds.last_round} rounds{partial_round} are saved "
-        f"in {folder}.\nContinue with: {shlex.join(['pfl-fast', 'resume', str(folder)])}",
+        f"Interrupted ({received.name}): {rounds.state.rounds_done} of {rounds.last_round} rounds{partial_round} are "
+        f"saved in {folder}.\nContinue with: {shlex.join(['pfl-fast', 'resume', str(folder)])}",
         err=True,
     )
     sys.exit(128 + received)

@@ -199,7 +199,7 @@ class Round:
     def test_clients(self, clients: Sequence[int], number: int) -> Scores:
         """Returns the scores of clients with their current tensors."""
         test = self.client_test(number, "after_agg")
-        results = self.executor.run(self.executor.test_units(clients), test)
+        results = self.executor.run(self.executor.test_units(self.data.stack_order(clients)), test)
         found = {client: scores for unit, rows in results for client, scores in zip(unit, rows, strict=True)}
         return dict(sorted(found.items()))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pfl_fast.engine.client_work import NotFinite
-from pfl_fast.engine.local.single import first_not_finite
+from pfl_fast.engine.local.trainer import first_not_finite
 from pfl_fast.methods import METHODS
 from tests.engine import toys
 

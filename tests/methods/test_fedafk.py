@@ -187,9 +187,7 @@ def test_only_the_extractor_travels_and_there_is_no_global_model():
         assert sent == {f"extractor.{name}" for name in toys.with_batch_norm().extractor.state_dict()}
         assert {e.receive_from for e in running.part_table.received} == sent
         assert running.records[-1]["global_accuracy"] is None
-        heads = [
-            running.round.state.clients.row(client)["random_head.weight"] for client in range(running.data.clients)
-        ]
+        rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
         common = running.part_table.common["head.weight"]
         assert all(torch.equal(row["random_head.weight"], common) for row in rows)
 
