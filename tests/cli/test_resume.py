@@ -63,7 +63,6 @@ def test_folder_without_a_run(cli):
     assert "there is no run in it" in cli("resume", "nowhere", exit_code=2).stderr
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_everything_and_says_how_to_go_on(cli):  # noqa: ARG001 in an empty folder
     command = [sys.executable, "-u", "-m", "pfl_fast", "train", "fedavg", *SMALL[:-1], "100000", "--out", "a"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
