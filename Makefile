@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format bench bench-e2e bench-check cuda-report mutants clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report mutants clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -25,6 +25,9 @@ train: setup ## train FedCP on Tiny-ImageNet, small, and say what to try next
 test: setup ## the whole test suite
 	@echo "== Running the tests"
 	@$(BIN)/python -m pytest -n 2
+
+test-fast: setup ## a few tests of every part, under a minute; compiles nothing for sanitizers or emulation
+	@$(BIN)/python -m pytest -n 2 -q -m fast
 
 lint: setup ## ruff, mypy and clang-format, without changing anything
 	@echo "== Linting"

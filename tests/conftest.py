@@ -1,4 +1,5 @@
 import os
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,33 @@ import torch
 REAL_DATA = Path(os.environ.get("PFL_FAST_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
+# Tests that compile code or start several processes; make test runs them, make test-fast does not.
+FULL_ONLY = ("tests/emulation/", "tests/native/", "tests/bench/", "tests/test_examples.py")
+FEW = 2  # tests of a file, evenly spaced, that make test-fast runs
+
+
 def pytest_collection_modifyitems(items):
-    """Tests marked ``cuda`` run where there is a GPU."""
-    if torch.cuda.is_available():
-        return
+    """Skips tests marked ``cuda`` without a GPU; marks some tests of every file ``fast``, for ``make test-fast``."""
+    groups = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("cuda"):
+        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+        elif not item.get_closest_marker("slow") and not item.nodeid.startswith(FULL_ONLY):
+            groups[group_of(item)].append(item)
+    for group in groups.values():
+        count = min(len(group), max(FEW, len(group) // 60))
+        for number in range(count):
+            group[(2 * number + 1) * len(group) // (2 * count)].add_marker(pytest.mark.fast)
+
+
+def group_of(item):
+    """The file of a test; in the tests of all executors, also the family of the method."""
+    file = item.nodeid.partition("::")[0]
+    if file != "tests/engine/test_executors.py":
+        return file
+    from pfl_fast.methods import METHODS
+
+    return file, METHODS[item.callspec.params["method"]].family
 
 
 @pytest.fixture(autouse=True)

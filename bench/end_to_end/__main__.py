@@ -4,7 +4,7 @@
     python -m bench.end_to_end                        whole data sets, an hour or two on two cores
     python -m bench.end_to_end --cases fedcp-mnist    only this one; the others' results are kept
     python -m bench.end_to_end --table                what was last measured on this machine, as a table
-    python -m bench.end_to_end --update-readme        the same into README.md
+    python -m bench.end_to_end --update-docs          the same into README.md and docs/performance.md
 
 Results go to bench/end_to_end/<processor>-<cores>.json. Data sets are looked for in --data-dir or PFL_FAST_DATA; one
 that is not there is generated in its shape, and the results say so.
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--data-dir", type=Path, help="folder with data sets")
     found.add_argument("--out", type=Path, help="the file of results; default: this machine's")
     found.add_argument("--table", action="store_true", help="print the last results as Markdown, measure nothing")
-    found.add_argument("--update-readme", action="store_true", help="write them into README.md, measure nothing")
+    found.add_argument("--update-docs", action="store_true", help="write them into README.md and docs/performance.md")
     found.add_argument("--peak", choices=SIDES, help=argparse.SUPPRESS)
     return found
 
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str]) -> None:
         print(one_round(case.quick() if chosen.quick else case, chosen.peak, chosen.data_dir))
     elif chosen.table:
         print(report.table(stored(file)), end="")
-    elif chosen.update_readme:
-        report.README.write_text(report.update_readme(report.README.read_text(), report.table(stored(file))))
+    elif chosen.update_docs:
+        report.update_docs(stored(file))
     else:
         run(chosen, file)
 

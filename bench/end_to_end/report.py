@@ -1,16 +1,19 @@
-"""What was measured, as a page for a terminal and as a table for the README."""
+"""Measured results: a page for a terminal, a table for docs/performance.md and a short one for README.md."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench.end_to_end.measure import OURS, PARTS, YARDSTICK
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PERFORMANCE = ROOT / "docs" / "performance.md"
 BLOCK = re.compile(r"(<!-- bench-e2e -->\n).*?(<!-- /bench-e2e -->)", re.DOTALL)
 DISPATCH_GOAL = 15.0
+SHORT = (0, 1, 2, 3, 5)  # columns of the README's table
 HEADER = (
     "method, data",
     "yardstick, s/round",
@@ -111,24 +114,36 @@ def dispatch_lines(result: dict) -> list[str]:
 
 
 def table(stored: dict) -> str:
-    """Markdown for the README: of whole data sets if they were measured, else of few samples per client."""
+    """Markdown for docs/performance.md: full results if they exist, else quick ones."""
+    mode, heading = _heading(stored)
+    result = stored[mode]
+    heading += (
+        f" In the same run a matrix product ran at {result['peaks']['gemm_gflops']:.0f} GFLOP/s. Both sides' GFLOP/s "
+        "count the yardstick's arithmetic; the library needs less (Winograd convolutions, skipped zeros)."
+    )
+    return "\n".join([heading, "", *_rows(result, range(len(HEADER))), "", *sentences(result)]) + "\n"
+
+
+def short_table(stored: dict) -> str:
+    """Markdown for README.md: time and accuracy only."""
+    mode, heading = _heading(stored)
+    return "\n".join([heading, "", *_rows(stored[mode], SHORT)]) + "\n"
+
+
+def _heading(stored: dict) -> tuple[str, str]:
     mode = "full" if "full" in stored else "quick"
     machine, result = stored["machine"], stored[mode]
-    peaks = result["peaks"]
     few = "" if mode == "full" else ", at most 200 samples per client (`--quick`)"
-    lines = [
-        f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, commit {result['commit']}{few}. "
-        f"In the same run a matrix product made {peaks['gemm_gflops']:.0f} GFLOP/s; both sides' GFLOP/s count the "
-        "yardstick's arithmetic, of which the library needs less (Winograd's convolutions, products with zeros left "
-        "out).",
-        "",
-        "| " + " | ".join(HEADER) + " |",
-        "| " + " | ".join(["---"] * len(HEADER)) + " |",
-    ]
-    lines[0] += f" When it began, {result['warning']}." if result.get("warning") else ""
-    for name, case in result["cases"].items():
-        lines.append("| " + " | ".join(cells(name, case)) + " |")
-    return "\n".join([*lines, "", *sentences(result)]) + "\n"
+    busy = f" When it began, {result['warning']}." if result.get("warning") else ""
+    return mode, (
+        f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, commit {result['commit']}{few}.{busy}"
+    )
+
+
+def _rows(result: dict, columns: Iterable[int]) -> list[str]:
+    rows = [HEADER, ["---"] * len(HEADER), *(cells(name, case) for name, case in result["cases"].items())]
+    columns = list(columns)
+    return ["| " + " | ".join(row[column] for column in columns) + " |" for row in rows]
 
 
 def cells(name: str, case: dict) -> list[str]:
@@ -158,7 +173,7 @@ def sentences(result: dict) -> list[str]:
         lines.append(
             f"Aggregation and broadcast of 20 clients of {exchange['parameters'] / 1e6:.1f} M parameters: "
             f"{ratio[0]:.1f} times as fast ({ratio[1]:.1f} to {ratio[2]:.1f}), {verdict(ratio[0], exchange['goal'])}; "
-            f"to read the uploads once and do nothing else would be {bound:.1f} times as fast."
+            f"reading the uploads once, without any arithmetic, would be {bound:.1f} times as fast."
         )
     for name, counts in result.get("dispatches", {}).items():
         fewer = counts[YARDSTICK] / counts["batched"]
@@ -170,8 +185,14 @@ def sentences(result: dict) -> list[str]:
     return lines
 
 
-def update_readme(text: str, block: str) -> str:
-    """The README's text with another block between the marks."""
+def update_docs(stored: dict) -> None:
+    """Writes both tables."""
+    for file, block in ((README, short_table(stored)), (PERFORMANCE, table(stored))):
+        file.write_text(replace_block(file.read_text(), block))
+
+
+def replace_block(text: str, block: str) -> str:
+    """Replaces the text between the marks."""
     if not BLOCK.search(text):
-        raise ValueError("README.md must have a block from <!-- bench-e2e --> to <!-- /bench-e2e -->; there is none")
+        raise ValueError("text must have a block from <!-- bench-e2e --> to <!-- /bench-e2e -->; there is none")
     return BLOCK.sub(lambda match: f"{match[1]}{block}{match[2]}", text)

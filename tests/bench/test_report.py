@@ -85,17 +85,18 @@ def test_the_table_has_a_row_per_case():
     assert "--quick" in report.table({"machine": STORED["machine"], "quick": RESULT})
 
 
-def test_the_readme_keeps_everything_but_the_block():
-    readme = "before\n<!-- bench-e2e -->\nold | table\n<!-- /bench-e2e -->\nafter\n"
-    once = report.update_readme(readme, "new\n")
+def test_the_short_table_has_time_and_accuracy():
+    (row,) = [line for line in report.short_table(STORED).splitlines() if line.startswith("| fedcp")]
+    assert row == "| fedcp, mnist (real) | 4.00 | 1.25 | 3.20 (3.00 to 3.40) | 0.750 / 0.760 |"
+
+
+def test_only_the_block_is_replaced():
+    text = "before\n<!-- bench-e2e -->\nold | table\n<!-- /bench-e2e -->\nafter\n"
+    once = report.replace_block(text, "new\n")
     assert once == "before\n<!-- bench-e2e -->\nnew\n<!-- /bench-e2e -->\nafter\n"
-    assert report.update_readme(once, "new\n") == once
+    assert report.replace_block(once, "new\n") == once
     with pytest.raises(ValueError, match="must have a block"):
-        report.update_readme("nothing", "new\n")
-
-
-def test_the_readme_has_the_block():
-    assert report.BLOCK.search(report.README.read_text())
+        report.replace_block("nothing", "new\n")
 
 
 def test_committed_results_make_tables():

@@ -86,6 +86,7 @@ def test_every_method_goes_on_to_the_bit(tmp_path, method):
     assert again.summary()["test_accuracy_after_local"] == whole.summary()["test_accuracy_after_local"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["per-fedavg", "fedala", "fedper"])
 def test_a_stop_while_clients_are_tested_waits_for_the_record(tmp_path, method):
     """Some methods train before a test; the round is over by then, and would otherwise be missing from the results."""

@@ -262,6 +262,7 @@ print(torch.ops.pfl_fast.cpu_capability(), digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_instruction_sets_give_the_same_bits():
     """The best path of this processor and the plain one: run by two processes, as the choice is made once."""
     found = dict(

@@ -50,6 +50,7 @@ def test_integers_are_exact(dtype):
         assert all(torch.equal(m, t.to(dtype)) for m, t in pairs)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(b=st.integers(1, 70), k=st.integers(1, 1200), n=st.integers(1, 150), dtype=st.sampled_from(FLOATS[:2]))
 def test_any_size_against_torch(b, k, n, dtype):
