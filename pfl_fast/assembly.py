@@ -16,7 +16,7 @@ from pfl_fast.config import Settings
 from pfl_fast.data.catalogue import DATASETS
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.partition import Partition
 from pfl_fast.data.prepare import load
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean
@@ -125,32 +125,6 @@ def model_options(pairs: Iterable[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             options[name] = text
     return options
-
-
-def make(dataset: Dataset, settings: Settings) -> Partition:
-    """The partition that the settings ask for."""
-    s = settings
-    kind = s.partition
-    if (Path(kind) / "partition.json").is_file():
-        return Partition.load(kind)
-    if kind == "auto":
-        kind = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
-    seed = s.partition_seed if s.partition_seed is not None else (1 if s.legacy_partition else s.seed)
-    return make_partition(
-        dataset,
-        kind,
-        clients=s.clients,
-        seed=seed,
-        beta=s.beta,
-        classes_per_client=s.classes_per_client,
-        per_client=s.per_client,
-        draw=s.draw_clients,
-        test_fraction=s.test_fraction,
-        validation=s.validation,
-        test=s.test,
-        legacy=s.legacy_partition,
-        batch_size=s.batch_size,
-    )
 
 
 def federate(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:

@@ -10,13 +10,14 @@ from typing import Any
 
 import tomli_w
 
+from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.errors import ConfigError
 from pfl_fast.options import option, plain
 
 
 @dataclass(frozen=True)
-class Settings(RoundSettings):
+class Settings(PartitionSpec, RoundSettings):
     """Data, model, batches, rounds, and how they are run."""
 
     dataset: str = option("tiny", "name of a data set; pfl-fast datasets lists them")
@@ -25,21 +26,6 @@ class Settings(RoundSettings):
     model: str = option("auto", "name of a model, or module:attribute; auto: as the data set's papers have it")
     model_options: tuple[str, ...] = option((), "options of the model, such as cut=conv; pfl-fast models lists them")
     head: str | None = option(None, "name of the head inside a model of your own, such as fc")
-    clients: int | None = option(None, "how many; none: 20, or one per domain", minimum=1)
-    partition: str = option(
-        "auto",
-        "rule by which samples are shared out, or folder of a saved one; auto: dirichlet, domain, or as imported",
-    )
-    beta: float = option(0.1, "of the dirichlet partition: small is skewed", minimum=0)
-    classes_per_client: int = option(2, "of the pathological partition", minimum=1)
-    per_client: int | None = option(None, "keep only a client's first so many training samples", minimum=1)
-    draw_clients: int | None = option(None, "keep only so many clients of the partition, drawn at random", minimum=1)
-    partition_seed: int | None = option(None, "of the partition; none: the seed", minimum=0)
-    legacy_partition: bool = option(False, "the draws of the authors' published code, at seed 1")
-    test: str | None = option(None, "test samples: a split of all, or the official ones", ["split", "official", None])
-    test_fraction: float = option(0.25, "of a client's samples, for testing", minimum=0, maximum=1)
-    validation: float = option(0.0, "of a client's training samples, for validation", minimum=0, maximum=1)
-    batch_size: int = option(10, "samples in a step of local training", minimum=1)
     shuffle: bool = option(True, "a new order of a client's samples in each epoch")
     drop_last: bool = option(False, "leave out a last batch that is not full")
     augment: str = option("auto", "random changes of training images; auto: as the data set's papers have it")

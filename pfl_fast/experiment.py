@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.partition import Partition
+from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.engine.events import Listener
 from pfl_fast.engine.executor import Executor
 from pfl_fast.engine.layout import Layout
@@ -81,7 +81,7 @@ class Experiment:
         resolved = assembly.resolve(self.kind, {**values, "model": name}, name, preset)
         self.settings, self.options = resolved.settings, resolved.options
         s = self.settings
-        self.partition = partition if isinstance(partition, Partition) else assembly.make(self.dataset, s)
+        self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
         backbone = assembly.build_model(model if not isinstance(model, str) else name, self.dataset, s)
         setting = assembly.setting(self.dataset, self.partition, s, self.kind)
         self.method = self.kind(self.options, setting)

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "testing": set(),
     "models": {"ops", "nn", "errors", "randomness"},
-    "data": {"ops", "paths", "errors", "randomness"},
+    "data": {"ops", "paths", "errors", "options", "randomness"},
     "methods": {"ops", "nn", "models", "errors", "options", "randomness"},
     "engine": {"methods", "models", "nn", "data", "ops", "errors", "options", "randomness"},
     "assembly": {"config", "data", "errors", "methods", "models", "options"},
@@ -37,7 +37,7 @@ MAY_IMPORT = {
         "options",
         "randomness",
     },
-    "config": {"engine", "errors", "options"},
+    "config": {"data", "engine", "errors", "options"},
     "analysis": {"experiment", "ops"},
     "report": {"analysis"},
     "cli": {

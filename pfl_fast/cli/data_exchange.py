@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pfl_fast.cli.data_options import data_options, described, open_dataset, partition_of, partition_options
+from pfl_fast.cli.data_options import described, open_partition, partition_options, read_settings
 from pfl_fast.errors import ConfigError, DataError, did_you_mean
 
 FORMATS = ("pfllib",)
@@ -48,26 +48,22 @@ def import_(path: Path, layout: str, name: str | None, data_dir: Path | None) ->
 @click.command()
 @click.argument("name")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--format", "layout", default="pfllib", show_default=True, help="Whose layout.")
-@data_options
+@click.option("--format", "layout", default="pfllib", show_default=True, help="file format: pfllib")
 @partition_options
-def export(
-    name: str, out: Path, layout: str, data_dir: Path | None, size: int | None, kind: str | None, **options: Any
-) -> None:
-    """Share the data set NAME out over clients and write them to the new folder OUT as PFLlib reads them.
+def export(name: str, out: Path, layout: str, **values: Any) -> None:
+    """Distribute the data set NAME over clients and write PFLlib's files to the new folder OUT.
 
     \b
     Examples:
-      pfl-fast data export mnist PFLlib/dataset/MNIST --clients 20 --beta 0.1 --seed 1 --legacy
+      pfl-fast data export mnist PFLlib/dataset/MNIST --clients 20 --beta 0.1 --legacy-partition
       pfl-fast data export cifar10 cifar10-pat --partition pathological
     """
     from pfl_fast.data.pfllib import export_pfllib
 
     _check_format(layout)
-    dataset = open_dataset(name, data_dir, size, real_only=True)
-    partition = partition_of(dataset, kind, options)
+    dataset, partition = open_partition(read_settings(name, values, real_data_only=True))
     export_pfllib(dataset, partition, out)
-    click.echo(f"{described(partition)}, in {out}")
+    click.echo(f"{described(partition)}, exported to {out}")
 
 
 def _check_format(layout: str) -> None:

@@ -20,8 +20,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "config_file", "quiet",
     ),
     "Data and partition": (
-        "image_size", "samples", "augment", "classes_per_client", "per_client", "draw_clients", "partition_seed",
-        "legacy_partition", "test", "test_fraction", "validation", "shuffle", "drop_last",
+        "image_size", "samples", "augment", "classes_per_client", "superclass_cuts", "min_samples", "per_client",
+        "draw_clients", "partition_seed", "legacy_partition", "test", "test_fraction", "validation", "shuffle", "drop_last",
     ),
     "Model and optimizer": (
         "model_options", "head", "dtype", "batch_norm", "lr_decay", "momentum", "weight_decay", "keep_momentum",

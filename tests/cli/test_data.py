@@ -44,9 +44,9 @@ def test_the_environment_names_the_folder(tmp_path, monkeypatch):
 
 def test_get(tmp_path):
     write_mnist(tmp_path / "mnist")
-    result = run("data", "get", "mnist", "--size", "9", "--data-dir", str(tmp_path))
+    result = run("data", "get", "mnist", "--image-size", "9", "--data-dir", str(tmp_path))
     assert result.exit_code == 0, result.output
-    assert "mnist: 10 samples of 1 x 9 x 9, 3 of them for test, 10 classes (real)" in result.output
+    assert "mnist: 10 samples of 1 x 9 x 9, 3 of them test samples, 10 classes (real)" in result.output
     assert (tmp_path / "prepared" / "mnist-9" / "x.npy").is_file()
 
 
@@ -87,7 +87,7 @@ def test_get_never_gives_a_stand_in(monkeypatch):
     ("arguments", "code", "message"),
     [
         (["data", "get", "mnst"], 1, "did you mean 'mnist'"),
-        (["data", "get", "mnist", "--size", "0"], 2, "--size"),
+        (["data", "get", "mnist", "--image-size", "0"], 2, "image_size: must be at least 1"),
         (["data", "get"], 2, "Missing argument"),
     ],
 )

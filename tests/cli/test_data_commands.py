@@ -45,9 +45,9 @@ def test_a_partition_is_saved_and_drawn(run, tmp_path):
     assert loaded.hash in run(plot, "saved", "--out", "saved.png")
     assert loaded.hash in run(plot, "digits", "--clients", 5, "--seed", 3, "--out", "named.png")
     assert (tmp_path / "saved.png").read_bytes() == (tmp_path / "named.png").read_bytes()
-    with pytest.raises(DataError, match="saved is there already"):
+    with pytest.raises(DataError, match="saved already exists"):
         run(partition, "digits", "--out", "saved")
-    with pytest.raises(ConfigError, match="leave out the options"):
+    with pytest.raises(ConfigError, match="leave out the partition options .--clients."):
         run(plot, "saved", "--clients", 5, "--out", "saved.png")
 
 
