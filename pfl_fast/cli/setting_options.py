@@ -21,7 +21,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Data and partition": (
         "image_size", "samples", "augment", "classes_per_client", "superclass_cuts", "min_samples", "per_client",
-        "draw_clients", "partition_seed", "legacy_partition", "test", "test_fraction", "validation", "shuffle", "drop_last",
+        "draw_clients", "partition_seed", "legacy_partition", "test", "test_fraction", "validation", "shuffle",
+        "drop_last",
     ),
     "Model and optimizer": (
         "model_options", "head", "dtype", "batch_norm", "lr_decay", "momentum", "weight_decay", "keep_momentum",

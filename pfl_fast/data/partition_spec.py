@@ -9,7 +9,7 @@ from pfl_fast.options import option
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """Options of :func:`~pfl_fast.data.partition.make_partition`, shared by ``pfl-fast train`` and ``pfl-fast data``."""
+    """Options of :func:`~pfl_fast.data.partition.make_partition`, and of the commands ``train`` and ``data``."""
 
     partition: str = option(
         "auto",

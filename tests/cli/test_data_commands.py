@@ -47,7 +47,7 @@ def test_a_partition_is_saved_and_drawn(run, tmp_path):
     assert (tmp_path / "saved.png").read_bytes() == (tmp_path / "named.png").read_bytes()
     with pytest.raises(DataError, match="saved already exists"):
         run(partition, "digits", "--out", "saved")
-    with pytest.raises(ConfigError, match="leave out the partition options .--clients."):
+    with pytest.raises(ConfigError, match=r"leave out the partition options \(--clients\)"):
         run(plot, "saved", "--clients", 5, "--out", "saved.png")
 
 

@@ -3,6 +3,12 @@
 import numpy as np
 
 from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.partition import PartitionSpec, make_partition
+
+
+def partitioned(dataset, rule, **options):
+    """A partition by a rule, other options at their defaults."""
+    return make_partition(dataset, PartitionSpec(rule, **options))
 
 
 def images(y, *, shape=(6, 5, 3), test=None, seed=0, **fields):

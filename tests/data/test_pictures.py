@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pfl_fast.data.partition import Partition, PartitionSpec, make_partition
+from pfl_fast.data.partition import Partition
 from pfl_fast.data.pictures import partition_plot, sample_sheet
 from pfl_fast.errors import DataError
-from tests.data.samples import images, labelled
+from tests.data.samples import images, labelled, partitioned
 
 
 def pixels(file):
@@ -77,7 +77,7 @@ def test_area_follows_the_number_of_samples(tmp_path):
 @pytest.mark.parametrize(("clients", "classes"), [(1, 1), (20, 10), (100, 10), (20, 200), (100, 200)])
 def test_all_sizes_can_be_drawn(tmp_path, clients, classes):
     y = np.arange(40 * max(clients, classes)) % classes
-    partition = make_partition(labelled(y), PartitionSpec("dirichlet", clients=clients, seed=0))
+    partition = partitioned(labelled(y), "dirichlet", clients=clients, seed=0)
     partition_plot(partition, y, tmp_path / "plot.png", [f"class {label}" for label in range(classes)])
     assert ink(tmp_path / "plot.png").sum() > 100
     assert max(pixels(tmp_path / "plot.png").shape[:2]) < 2500

@@ -48,8 +48,8 @@ def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
     """Distributes the samples of a data set over clients, or loads a saved partition.
 
     Rules: ``"iid"``, ``"dirichlet"``, ``"pathological"`` (few classes per client), ``"domain"`` (one client per
-    domain), ``"domain-split"`` (several clients per domain), ``"superclass"`` (one CIFAR-100 subclass of each superclass
-    per client), ``"natural"`` (the clients of imported data).
+    domain), ``"domain-split"`` (several clients per domain), ``"superclass"`` (one CIFAR-100 subclass of each
+    superclass per client), ``"natural"`` (the clients of imported data).
 
     With ``test="split"``, official training and test parts are pooled and ``test_fraction`` of each client's samples is
     held out. With ``test="official"``, clients train on the official training part only; test samples are distributed
