@@ -24,6 +24,24 @@ def test_images_labels_and_names(raw, load_real, said, unpacked):
     assert any("3 of 200 classes" in line for line in said)
 
 
+def test_wnids_decide_the_classes_and_stray_folders_are_reported(raw, load_real, said):
+    members, images = tiny_members()
+    image = picture(pixels(7, 64, 64, 3))
+    write_zip(raw / FILE, members | {f"{ROOT}train/{stray}/images/a.JPEG": image for stray in ("backup", "n77")})
+    data = load_real("tiny")
+    assert np.array_equal(data.x, images)
+    assert data.classes == ("crane (n01)", "goldfish", "crane (n03)")
+    assert f"tiny: {FILE}: 3 of 200 classes; left out train/backup, train/n77: not in wnids.txt" in said
+
+
+def test_a_listed_class_without_training_images_is_reported(raw, load_real, said):
+    members, _ = tiny_members()
+    write_zip(raw / FILE, {name: data for name, data in members.items() if "train/n02" not in name})
+    data = load_real("tiny")
+    assert (len(data.classes), sorted(set(data.y[~data.test]))) == (3, [0, 2])
+    assert any("no training images of n02" in line for line in said)
+
+
 @pytest.mark.parametrize("size", [1, 17, 64])
 def test_other_sizes_and_grey_images(raw, load_real, size):
     members, _ = tiny_members(per_class=1, side=23)
