@@ -22,7 +22,8 @@ def data() -> None:
       pfl-fast data get mnist
       pfl-fast data show mnist --out mnist.png
       pfl-fast data plot mnist --partition dirichlet --beta 0.1 --out clients.png
-      pfl-fast data import PFLlib/dataset/MNIST --format pfllib --name my-mnist
+      pfl-fast data import PFLlib/dataset/MNIST --name mnist-pfllib
+      pfl-fast data import FL-bench/data/cifar10 --format fl-bench --out cifar10-fl-bench
     """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from pfl_fast.cli.setting_options import given, raise_all, setting_options
 from pfl_fast.config import Settings
 from pfl_fast.data.partition_spec import PartitionSpec
+from pfl_fast.errors import DataError
 from pfl_fast.options import convert
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ def open_partition(settings: Settings) -> tuple[Dataset, Partition]:
 
     dataset = open_dataset(settings)
     return dataset, make_partition(dataset, settings)
+
+
+def refuse_existing(folder: Path) -> None:
+    """Raises if ``folder`` exists and is not empty."""
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
+        raise DataError(f"{folder} already exists; remove it or choose another folder")
 
 
 def described(partition: Partition) -> str:

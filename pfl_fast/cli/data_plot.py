@@ -14,9 +14,10 @@ from pfl_fast.cli.data_options import (
     open_partition,
     partition_options,
     read_settings,
+    refuse_existing,
 )
 from pfl_fast.cli.setting_options import given
-from pfl_fast.errors import ConfigError, DataError
+from pfl_fast.errors import ConfigError
 
 
 @click.command()
@@ -34,8 +35,7 @@ def partition(name: str, out: Path, **values: Any) -> None:
       pfl-fast data plot mnist-20 --out mnist-20.png
       pfl-fast train fedcp --dataset mnist --partition mnist-20
     """
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise DataError(f"{out} already exists; remove it or choose another folder")
+    refuse_existing(out)
     _, made = open_partition(read_settings(name, values))
     made.save(out)
     click.echo(f"{described(made)}, saved in {out}")

@@ -1,4 +1,5 @@
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -77,6 +78,24 @@ def test_imports_go_where_they_are_told(run, tmp_path):
     run(import_, "out", "--data-dir", "elsewhere")
     assert np.load(tmp_path / "elsewhere" / "imported" / "out" / "y.npy").shape == (1797,)
     assert "1797" in run(show, "out", "--data-dir", "elsewhere")
+
+
+def test_fl_bench_partitions_are_imported_and_trained_on(run, cli, tmp_path):
+    clients = [{"train": np.arange(0, 20), "val": [], "test": np.arange(20, 30)}, {"train": [40, 41], "test": [42]}]
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "partition.pkl").write_bytes(pickle.dumps({"separation": {}, "data_indices": clients}))
+    said = run(import_, "digits", "--format", "fl-bench", "--out", "saved")
+    loaded = Partition.load(tmp_path / "saved")
+    assert "natural: 2 clients with 2 to 20 training samples" in said
+    assert [index.tolist() for index in (*loaded.train, *loaded.test)][1:] == [[40, 41], [*range(20, 30)], [42]]
+    cli("train", "local", "--dataset", "digits", "--partition", "saved", "--rounds", 1, "--out", "run")
+    assert Partition.load(tmp_path / "run" / "partition").hash == loaded.hash
+    with pytest.raises(DataError, match="saved already exists"):
+        run(import_, "digits", "--format", "fl-bench", "--out", "saved")
+    with pytest.raises(ConfigError, match="say --out FOLDER"):
+        run(import_, "digits", "--format", "fl-bench")
+    with pytest.raises(ConfigError, match="--dataset and --out are options of --format fl-bench, not of pfllib"):
+        run(import_, "digits", "--dataset", "digits")
 
 
 def test_mistakes_are_named(run):

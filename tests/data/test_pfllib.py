@@ -1,13 +1,11 @@
 import json
 import os
-import pickle
 import shutil
 
 import numpy as np
 import pytest
 
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.data.fl_bench import read_fl_bench
 from pfl_fast.data.pfllib import export_pfllib, import_pfllib
 from pfl_fast.errors import DataError
 from tests.data.samples import images, labelled, partitioned
@@ -175,17 +173,3 @@ def test_export_does_not_overwrite_and_leaves_nothing_behind(exported, monkeypat
     with pytest.raises(ZeroDivisionError):
         export_pfllib(dataset, partition, exported.parent / "other")
     assert [file.name for file in exported.parent.iterdir()] == ["out"]
-
-
-def test_fl_bench_partitions(tmp_path):
-    dataset = labelled(np.arange(6), test=[True, False, False, True, False, False])
-    clients = [{"train": np.array([0, 4]), "val": [1], "test": []}, {"train": [2], "test": np.array([5])}]
-    (tmp_path / "partition.pkl").write_bytes(pickle.dumps({"separation": {}, "data_indices": clients}))
-    made = read_fl_bench(tmp_path / "partition.pkl", dataset)
-    assert [index.tolist() for index in (*made.train, *made.validation, *made.test)] == [[1, 0], [4], [2], [], [], [3]]
-    for content, message in (({"data_indices": [{"train": [6]}]}, "outside the 6"), ([], "expected a dict")):
-        (tmp_path / "partition.pkl").write_bytes(pickle.dumps(content))
-        with pytest.raises(DataError, match=message):
-            read_fl_bench(tmp_path / "partition.pkl", dataset)
-    with pytest.raises(DataError, match="cannot be read"):
-        read_fl_bench(tmp_path / "other.pkl", dataset)
