@@ -47,6 +47,7 @@ class Experiment:
         preset: of the method, such as FedCP's ``"official"``.
         out: folder for results and checkpoints, see :mod:`pfl_fast.engine.run_folder`; None: nothing is written.
         report: told what the user should know, line by line.
+        resolved: settings and options that :func:`pfl_fast.assembly.resolve` returned, instead of preset and values.
         values: any setting (``rounds=10``) or option of the method (``lam=1``).
 
     >>> experiment = Experiment("fedper", dataset="synthetic", samples=600, clients=4, rounds=2, model="mlp")
@@ -68,17 +69,17 @@ class Experiment:
         preset: str | None = None,
         out: str | Path | None = None,
         report: Callable[[str], None] = print,
+        resolved: assembly.Resolved | None = None,
         **values: Any,
     ) -> None:
         given = {"dataset": dataset, "model": model, "partition": partition}
         values.update({name: value for name, value in given.items() if isinstance(value, str)})
         self.report = report
         self.kind = assembly.find_method(method)
-        # Checked before any work, and once more when the data is known: the paper's values depend on the model.
-        settings = assembly.resolve(self.kind, values, preset=preset).settings
-        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(settings, report)
-        name = assembly.model_name(settings.model if isinstance(model, str) else model, self.dataset)
-        resolved = assembly.resolve(self.kind, {**values, "model": name}, name, preset)
+        resolved = resolved or assembly.resolve(self.kind, values, preset=preset)
+        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, report)
+        name = assembly.model_name(resolved.settings.model if isinstance(model, str) else model, self.dataset)
+        resolved = resolved.with_model(name)
         self.settings, self.options = resolved.settings, resolved.options
         s = self.settings
         self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)

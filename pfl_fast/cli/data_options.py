@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_fast.cli.setting_options import given, raise_all, setting_options
+from pfl_fast.cli.setting_options import given, setting_options
 from pfl_fast.config import Settings
 from pfl_fast.data.partition_spec import PartitionSpec
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, raise_config_errors
 from pfl_fast.options import convert
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def read_settings(dataset: str, values: dict[str, Any], *, real_data_only: bool 
     """Returns the settings of the command line, as ``pfl-fast train`` reads them."""
     errors: list[str] = []
     settings = convert(Settings, {"dataset": dataset, **given(values)}, errors)
-    if errors:
-        raise_all(errors)
+    raise_config_errors(errors)
     return Settings(**settings, real_data_only=real_data_only)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import DATASETS, MODELS, our_name, translate
 from pfl_fast.cli.pfllib_flags import METHODS as RENAMED
-from pfl_fast.cli.setting_options import raise_all
 from pfl_fast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pfl_fast.assembly import Resolved
 
 
 @dataclass
@@ -20,14 +22,14 @@ class Request:
 
     Attributes:
         method: its name.
-        preset: of the method.
+        resolved: settings and options, checked.
         values: settings and options.
         again: the same with the preset's values, for another method that has no such preset.
         notes: on what has no effect.
     """
 
     method: str
-    preset: str | None
+    resolved: Resolved
     values: dict[str, Any]
     again: dict[str, Any]
     notes: list[str]
@@ -64,13 +66,8 @@ def gather(
     for setting, known, renamed in (("dataset", CATALOGUE, DATASETS), ("model", KNOWN_MODELS, MODELS)):
         if isinstance(values.get(setting), str):
             values[setting] = our_name(values[setting], known, renamed)
-    try:
-        resolve(kind, values, preset=preset)
-    except ConfigError as error:
-        errors += str(error).splitlines()
-    if errors:
-        raise_all(errors)
-    return Request(name, preset, values, {**kind.presets.get(preset or "", {}), **values}, translated.notes)
+    resolved = resolve(kind, values, preset=preset, errors=errors)
+    return Request(name, resolved, values, {**kind.presets.get(preset or "", {}), **values}, translated.notes)
 
 
 def read_assignments(assignments: Iterable[str], errors: list[str]) -> dict[str, str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from pfl_fast.config import Settings
-from pfl_fast.errors import ConfigError
 from pfl_fast.options import Described, describe
 
 SETTINGS = {described.name: described for described in describe(Settings)}
@@ -61,11 +60,6 @@ def setting_option(setting: Described) -> Callable[[Callable[..., Any]], Callabl
     kind = METAVARS[setting.type.removesuffix(" | None")]
     metavar = "|".join(str(choice).lower() for choice in setting.choices) or kind
     return click.option(f"--{flag}", setting.name, metavar=metavar, help=help_text)
-
-
-def raise_all(errors: Sequence[str]) -> NoReturn:
-    """One line for each mistake in the settings."""
-    raise ConfigError(errors[0] if len(errors) == 1 else "\n  ".join(["these settings cannot be used:", *errors]))
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def train(
     report = unheard if quiet else click.echo
     try:
         running.run(
-            lambda: Experiment(request.method, preset=request.preset, out=folder, report=report, **request.values),
+            lambda: Experiment(request.method, resolved=request.resolved, out=folder, report=report),
             folder,
             quiet,
             pages.as_words({name: value for name, value in request.again.items() if name in SETTINGS}),

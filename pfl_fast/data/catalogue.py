@@ -204,8 +204,11 @@ def entry(name: str) -> Entry:
         raise DataError(f"unknown data set {name!r}{hint or ''}; see 'pfl-fast datasets'") from None
 
 
-def locate(entry: Entry, folder: Path) -> tuple[Source, tuple[Path, ...]] | None:
-    """Which of an entry's layouts a data folder holds, in ``<folder>/<name>/`` or directly, and its files."""
+Found = tuple[Source, tuple[Path, ...]]
+
+
+def locate(entry: Entry, folder: Path) -> Found | None:
+    """Returns the first layout of an entry that is in ``<folder>/<name>/`` or in ``folder``, and its files."""
     for place in (*(folder / name for name in entry.folders), folder):
         for source in entry.sources:
             if files := source.find(place):

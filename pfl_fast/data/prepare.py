@@ -6,16 +6,17 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from pfl_fast.data import catalogue
+from pfl_fast.data.catalogue import Found
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.download import Progress, fetch
-from pfl_fast.data.entry import Entry
+from pfl_fast.data.entry import Download, Entry
 from pfl_fast.data.prepared import MANIFEST, BrokenCacheError, read_prepared, source_facts, write_prepared
 from pfl_fast.data.store import imported_folder, load_dataset
 from pfl_fast.errors import DataError
@@ -26,8 +27,8 @@ def _to_stderr(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _unheard(_message: str) -> None:
-    """For what was said already."""
+def _ignore(_message: str) -> None:
+    """Drops a message that was reported before."""
 
 
 def _no_progress(_label: str) -> AbstractContextManager[Progress | None]:
@@ -75,20 +76,24 @@ def load(
         return _generated(name, size, stand_in_samples, seed)
     base = entry.base or name
     cache = prepared_folder(base, size, root)
-    opened = _open(name, entry, cache, root, report)
+    found = catalogue.locate(entry, root)
+    opened = _open(name, entry, cache, found, report)
     problem = ""
-    if opened is None and (catalogue.locate(entry, root) or download):
-        with _lock(cache.parent, base):
-            # Another process may have done it while this one waited.
-            opened = _open(name, entry, cache, root, _unheard)
+    if opened is None and (found or download):
+        with _lock(cache.parent, base) as waited:
+            if waited:  # the other process may have downloaded files
+                found = catalogue.locate(entry, root)
+            opened = _open(name, entry, cache, found, _ignore)
             if opened is None:
-                problem = _download(base, entry, root, report, progress) if download else ""
-                found = None if problem else catalogue.locate(entry, root)
-                if found:
+                wanted = _to_download(base, entry, root, found) if download else []
+                problem = _download(base, entry, wanted, root, report, progress)
+                if wanted and not problem:
+                    found = catalogue.locate(entry, root)
+                if found and not problem:
                     source, files = found
                     report(f"{name}: preparing {', '.join(file.name for file in files[:4])} in {files[0].parent}, once")
                     write_prepared(cache, base, source.read(files, size), files)
-                    opened = _open(name, entry, cache, root, report)
+                    opened = _open(name, entry, cache, found, report)
     if opened is not None:
         dataset, note = opened
         if note:
@@ -147,13 +152,24 @@ def missing(name: str, entry: Entry, root: Path, problem: str = "") -> str:
     return "\n  ".join(lines)
 
 
-def _lock(folder: Path, base: str) -> FileLock:
-    """One for all sizes, because they share their downloads."""
+@contextmanager
+def _lock(folder: Path, base: str) -> Iterator[bool]:
+    """Locks a data set in all sizes, which share their downloads; yields whether another process held the lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder}: cannot be made ({error.strerror}); set PFL_FAST_DATA to another folder") from None
-    return FileLock(folder / f"{base}.lock")
+    lock = FileLock(folder / f"{base}.lock")
+    try:
+        lock.acquire(blocking=False)
+        waited = False
+    except Timeout:
+        lock.acquire()
+        waited = True
+    try:
+        yield waited
+    finally:
+        lock.release()
 
 
 def _writable(folder: Path) -> bool:
@@ -162,35 +178,40 @@ def _writable(folder: Path) -> bool:
     return existing.is_dir() and bool(existing.stat().st_mode & 0o222) and os.access(existing, os.W_OK)
 
 
+def _to_download(base: str, entry: Entry, root: Path, found: Found | None) -> list[Download]:
+    """Returns the missing downloads: none if the user placed all files, the rest if a download was interrupted."""
+    missing = [item for item in entry.downloads if not (root / base / item.file).is_file()]
+    interrupted = 0 < len(missing) < len(entry.downloads) and not entry.by_hand
+    return missing if interrupted or not found else []
+
+
 def _download(
     base: str,
     entry: Entry,
+    wanted: list[Download],
     root: Path,
     report: Callable[[str], None],
     progress: Callable[[str], AbstractContextManager[Progress | None]],
 ) -> str:
-    """Fetches what is missing, nothing if the user has placed files; returns why that was not possible."""
-    have = [item for item in entry.downloads if (root / base / item.file).is_file()]
-    started = 0 < len(have) < len(entry.downloads)
-    if catalogue.locate(entry, root) and (entry.by_hand or not started):
+    """Downloads files; returns the reason if that is not possible."""
+    if not wanted:
         return ""
     if entry.by_hand:
         return "it cannot be fetched automatically"
     if not _writable(root):
         return "the folder is read-only"
-    for item in entry.downloads:
-        if item not in have:
-            report(f"{base}: downloading {item.file} from {item.urls[0]}")
-            try:
-                with progress(item.file) as shown:
-                    fetch(item.urls, root / base / item.file, checksum=item.checksum, progress=shown)
-            except DataError as error:
-                return str(error)
+    for item in wanted:
+        report(f"{base}: downloading {item.file} from {item.urls[0]}")
+        try:
+            with progress(item.file) as shown:
+                fetch(item.urls, root / base / item.file, checksum=item.checksum, progress=shown)
+        except DataError as error:
+            return str(error)
     return ""
 
 
 def _open(
-    name: str, entry: Entry, cache: Path, root: Path, report: Callable[[str], None]
+    name: str, entry: Entry, cache: Path, found: Found | None, report: Callable[[str], None]
 ) -> tuple[Dataset, str] | None:
     """The prepared data set and a note on it, if it is there, intact, and made from the files that are there."""
     try:
@@ -201,7 +222,6 @@ def _open(
     if opened is None:
         return None
     manifest, arrays = opened
-    found = catalogue.locate(entry, root)
     if found and [source_facts(file) for file in found[1]] != [
         {key: fact[key] for key in ("file", "bytes")} for fact in manifest["sources"]
     ]:

@@ -6,7 +6,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from pfl_fast import assembly
 from pfl_fast.config import Settings
+from pfl_fast.data import catalogue
 from pfl_fast.data.partition import Partition, PartitionSpec
 from tests.data.archives import pixels
 
@@ -56,3 +58,21 @@ def test_defaults_of_domains_and_of_legacy_partitions(cli):
 def test_all_partition_options_are_settings_of_train():
     assert {f.name for f in fields(PartitionSpec)} <= {f.name for f in fields(Settings)}
     assert (Settings.partition, Settings.seed) == (PartitionSpec.partition, PartitionSpec.seed)
+
+
+def test_settings_are_resolved_and_files_located_once(cli, monkeypatch):
+    calls = []
+
+    def count(module, name):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, **more: calls.append(name) or original(*args, **more))
+
+    count(assembly, "resolve")
+    count(catalogue, "locate")
+    train = ["train", "local", "--dataset", "digits", "--model", "mlp", "--rounds", 1, "--clients", 3]
+    for _ in ("decodes the files", "opens the decoded form"):
+        cli(*train)
+        assert sorted(calls) == ["locate", "resolve"]
+        calls.clear()
+    cli("data", "plot", "digits", "--out", "plot.png")
+    assert calls == ["locate"]

@@ -248,6 +248,17 @@ def test_download_then_prepare(served_mnist, raw, load_real):
     assert len(served_mnist.requests) == 2
 
 
+@pytest.mark.usefixtures("served_mnist")
+def test_files_are_located_once_and_again_after_a_download(load_real, monkeypatch):
+    folders = []
+    locate = catalogue.locate
+    monkeypatch.setattr(catalogue, "locate", lambda entry, folder: folders.append(folder) or locate(entry, folder))
+    load_real("mnist", download=True)
+    assert len(folders) == 2
+    load_real("mnist", download=True)
+    assert len(folders) == 3
+
+
 def test_files_that_are_there_are_not_fetched(served_mnist, raw, load_real):
     write_mnist(raw)
     assert len(load_real("mnist", download=True)) == 10

@@ -14,7 +14,7 @@ from pfl_fast.data.partition import legacy, rules, splits
 from pfl_fast.data.partition.record import Partition
 from pfl_fast.data.partition.rules import Lots
 from pfl_fast.data.partition_spec import PartitionSpec
-from pfl_fast.errors import ConfigError, DataError, did_you_mean
+from pfl_fast.errors import ConfigError, DataError, did_you_mean, raise_config_errors
 from pfl_fast.options import convert
 
 KINDS = ("iid", "dirichlet", "pathological", "domain", "domain-split", "superclass", "natural")
@@ -124,8 +124,7 @@ def _check_ranges(spec: PartitionSpec) -> None:
     convert(PartitionSpec, {f.name: getattr(spec, f.name) for f in fields(PartitionSpec)}, errors)
     errors += [] if spec.beta else ["beta: must be positive, got 0"]
     errors += [f"{n}: must be below 1, got 1" for n in ("test_fraction", "validation") if getattr(spec, n) == 1]
-    if errors:
-        raise ConfigError("\n".join(errors))
+    raise_config_errors(errors)
 
 
 def _test_mode(dataset: Dataset, kind: str, test: str | None) -> str:
