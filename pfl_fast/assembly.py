@@ -16,8 +16,8 @@ from pfl_fast.config import Settings
 from pfl_fast.data.catalogue import DATASETS
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.federated import FederatedData
+from pfl_fast.data.load import load
 from pfl_fast.data.partition import Partition
-from pfl_fast.data.prepare import load
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS, Method

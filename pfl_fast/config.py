@@ -10,6 +10,7 @@ from typing import Any
 
 import tomli_w
 
+from pfl_fast import atomic
 from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.errors import ConfigError
@@ -78,4 +79,4 @@ def write(file: Path, method: str, settings: Settings, options: Mapping[str, Any
         return {name: plain(value) for name, value in values.items() if value is not None}
 
     document = {"method": method, "settings": table(asdict(settings)), "options": table(options)}
-    file.write_text(tomli_w.dumps(document))
+    atomic.write_text(file, tomli_w.dumps(document))

@@ -8,8 +8,8 @@ from typing import Any
 
 from pfl_fast import Experiment
 from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.load import load
 from pfl_fast.data.partition import Partition, PartitionSpec, make_partition
-from pfl_fast.data.prepare import load
 
 BETA, TESTS_PER_SAMPLE = 0.1, 1 / 3  # as many tests as of a whole client, 75 to 25
 QUICK = 200  # training samples of a client at most

@@ -13,7 +13,6 @@ from pfl_fast.cli.data_options import (
     open_partition,
     partition_options,
     read_settings,
-    refuse_existing,
 )
 from pfl_fast.cli.pfllib_flags import DATASETS as RENAMED
 from pfl_fast.cli.pfllib_flags import our_name
@@ -62,9 +61,9 @@ def import_(path: Path, layout: str, name: str | None, dataset: str | None, out:
 
 def import_dataset(path: Path, name: str, values: dict[str, Any]) -> str:
     """Copies PFLlib's clients into a data set of the data folder; returns a description."""
+    from pfl_fast.data.cache import imported_folder, save_dataset
     from pfl_fast.data.catalogue import DATASETS
     from pfl_fast.data.pfllib import import_pfllib
-    from pfl_fast.data.store import imported_folder, save_dataset
 
     if name in DATASETS:
         raise DataError(f"{name} is a data set of the catalogue; choose another --name, for example {name}-imported")
@@ -80,6 +79,7 @@ def import_dataset(path: Path, name: str, values: dict[str, Any]) -> str:
 
 def import_partition(path: Path, dataset: str, out: Path, values: dict[str, Any]) -> str:
     """Saves FL-bench's partition in the new folder ``out``; returns a description."""
+    from pfl_fast.data.cache import refuse_existing
     from pfl_fast.data.catalogue import DATASETS
     from pfl_fast.data.fl_bench import read_fl_bench
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +10,7 @@ import click
 from pfl_fast.cli.setting_options import given, setting_options
 from pfl_fast.config import Settings
 from pfl_fast.data.partition_spec import PartitionSpec
-from pfl_fast.errors import DataError, raise_config_errors
+from pfl_fast.errors import raise_config_errors
 from pfl_fast.options import convert
 
 if TYPE_CHECKING:
@@ -46,12 +45,6 @@ def open_partition(settings: Settings) -> tuple[Dataset, Partition]:
 
     dataset = open_dataset(settings)
     return dataset, make_partition(dataset, settings)
-
-
-def refuse_existing(folder: Path) -> None:
-    """Raises if ``folder`` exists and is not empty."""
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
-        raise DataError(f"{folder} already exists; remove it or choose another folder")
 
 
 def described(partition: Partition) -> str:

@@ -14,7 +14,6 @@ from pfl_fast.cli.data_options import (
     open_partition,
     partition_options,
     read_settings,
-    refuse_existing,
 )
 from pfl_fast.cli.setting_options import given
 from pfl_fast.errors import ConfigError
@@ -35,6 +34,8 @@ def partition(name: str, out: Path, **values: Any) -> None:
       pfl-fast data plot mnist-20 --out mnist-20.png
       pfl-fast train fedcp --dataset mnist --partition mnist-20
     """
+    from pfl_fast.data.cache import refuse_existing
+
     refuse_existing(out)
     _, made = open_partition(read_settings(name, values))
     made.save(out)

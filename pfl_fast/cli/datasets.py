@@ -35,8 +35,8 @@ def datasets(as_json: bool, data_dir: Path | None) -> None:
 
 def catalogue_facts(folder: Path) -> dict[str, dict[str, Any]]:
     """Everything the catalogue says, and the files found for it, by name."""
+    from pfl_fast.data.cache import prepared_folders
     from pfl_fast.data.catalogue import DATASETS, locate
-    from pfl_fast.data.prepare import prepared_folders
 
     rows = {}
     for name, entry in DATASETS.items():

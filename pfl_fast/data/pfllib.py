@@ -17,9 +17,10 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast import atomic
+from pfl_fast.data.cache import refuse_existing
 from pfl_fast.data.dataset import IMPORTED, Dataset
 from pfl_fast.data.partition import Partition
-from pfl_fast.data.store import new_folder
 from pfl_fast.data.unpickle import load_plain
 from pfl_fast.errors import DataError
 
@@ -147,7 +148,8 @@ def export_pfllib(dataset: Dataset, partition: Partition, folder: str | Path) ->
 
     Images are scaled to [-1, 1]; validation samples are left out, since PFLlib has none.
     """
-    with new_folder(Path(folder)) as unfinished:
+    refuse_existing(Path(folder))
+    with atomic.new_folder(Path(folder)) as unfinished:
         for split in ("train", "test"):
             (unfinished / split).mkdir()
             for client, index in enumerate(getattr(partition, split)):

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from pfl_fast.cli import main
-from pfl_fast.data import prepare
+from pfl_fast.data import load
 from pfl_fast.errors import DataError
 from tests.data.archives import write_mnist
 
@@ -76,7 +76,7 @@ def test_get_never_gives_a_stand_in(monkeypatch):
     def fail(*_, **__):
         raise DataError("no connection")
 
-    monkeypatch.setattr(prepare, "fetch", fail)
+    monkeypatch.setattr(load, "fetch", fail)
     result = run("data", "get", "cifar10")
     assert result.exit_code == 1
     assert "no connection" in result.output

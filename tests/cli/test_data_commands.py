@@ -69,7 +69,7 @@ def test_clients_go_out_and_come_back(run, tmp_path):
     facts = json.loads(run(show, "mine", "--json"))
     assert (facts["source"], facts["clients"], facts["samples"]) == ("imported", 10, 1797)
     assert run(plot, "mine", "--out", "mine.png").startswith("natural: 10 clients")
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         run(import_, "out", "--name", "mine")
 
 

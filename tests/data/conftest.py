@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from pfl_fast.data.prepare import load
+from pfl_fast.data.load import load
 from tests.data.bad_server import Server
 
 

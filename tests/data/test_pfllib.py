@@ -167,7 +167,7 @@ def test_damage_is_named(exported, damage):
 def test_export_does_not_overwrite_and_leaves_nothing_behind(exported, monkeypatch):
     dataset = images(np.arange(40) % 3)
     partition = partitioned(dataset, "iid", clients=2)
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         export_pfllib(dataset, partition, exported)
     monkeypatch.setattr("pfl_fast.data.pfllib._config", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):

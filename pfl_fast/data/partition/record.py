@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast import atomic
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.errors import DataError
 from pfl_fast.randomness import key, permutation
@@ -77,12 +78,11 @@ class Partition:
         folder.mkdir(parents=True, exist_ok=True)
         parts = {split: getattr(self, split) for split in SPLITS}
         flat = np.concatenate([np.zeros(0, dtype=np.int64), *(index for part in parts.values() for index in part)])
-        np.save(folder / "indices.npy", flat, allow_pickle=False)
+        with atomic.new_file(folder / "indices.npy") as temporary, temporary.open("wb") as file:
+            np.save(file, flat, allow_pickle=False)
         sizes = {split: [len(index) for index in part] for split, part in parts.items()}
         about = {"format": 1, "kind": self.kind, "settings": self.settings, "hash": self.hash, "sizes": sizes}
-        unfinished = folder / "partition.json.part"
-        unfinished.write_text(json.dumps(about, indent=1) + "\n")
-        unfinished.replace(folder / "partition.json")
+        atomic.write_text(folder / "partition.json", json.dumps(about, indent=1) + "\n")
 
     @staticmethod
     def load(folder: str | Path) -> Partition:

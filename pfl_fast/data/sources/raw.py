@@ -56,12 +56,14 @@ class Source:
     Attributes:
         layout: how it looks on disk, for the user.
         find: the files or folders of this layout in a folder; none when it is not there. Looks at names only.
-        read: those files, at an image size (or number of tokens).
+        read: reads those files at an image size (or number of tokens).
+        version: version of ``read``; data sets decoded by another version are decoded again.
     """
 
     layout: str
     find: Callable[[Path], tuple[Path, ...]]
     read: Callable[[tuple[Path, ...], int], Raw]
+    version: int = 1
 
 
 @dataclass(frozen=True)

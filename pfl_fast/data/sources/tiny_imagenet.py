@@ -77,4 +77,4 @@ def _class_names(tree: Tree, root: str, wnids: list[str]) -> tuple[str, ...]:
     return tuple(f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True))
 
 
-SOURCE = Source("tiny-imagenet-200.zip, or unpacked as tiny-imagenet-200/", find, read)
+SOURCE = Source("tiny-imagenet-200.zip, or unpacked as tiny-imagenet-200/", find, read, version=2)

@@ -1,26 +1,34 @@
-"""Data sets by name: found on disk, else downloaded, else generated in their shape, which is said aloud."""
+"""Loads data sets by name: from disk, else by download, else a generated stand-in, which is reported."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from pfl_fast.data import catalogue
+from pfl_fast.data.cache import (
+    MANIFEST,
+    BrokenCacheError,
+    imported_folder,
+    is_writable,
+    prepared_folder,
+    read_cache,
+    source_facts,
+    write_cache,
+)
 from pfl_fast.data.catalogue import Found
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.download import Progress, fetch
 from pfl_fast.data.entry import Download, Entry
-from pfl_fast.data.prepared import MANIFEST, BrokenCacheError, read_prepared, source_facts, write_prepared
-from pfl_fast.data.store import imported_folder, load_dataset
+from pfl_fast.data.sources.raw import Source
 from pfl_fast.errors import DataError
-from pfl_fast.paths import cache_folder, data_folder
+from pfl_fast.paths import data_folder
 
 
 def _to_stderr(message: str) -> None:
@@ -47,26 +55,26 @@ def load(
     report: Callable[[str], None] = _to_stderr,
     progress: Callable[[str], AbstractContextManager[Progress | None]] = _no_progress,
 ) -> Dataset:
-    """A data set of the catalogue, decoded once and memory-mapped from then on, or one that was imported.
+    """Loads a data set of the catalogue, decoded on first use and memory-mapped afterwards, or an imported one.
 
     Args:
-        name: as ``pfl-fast datasets`` lists it.
-        folder: the data folder, or one that holds the files, directly or in ``<folder>/<name>/``; it may be read-only.
-            Default: ``$PFL_FAST_DATA``, else the user's data folder.
-        size: side of the images, or number of tokens; default as in the catalogue.
-        real_only: an error instead of a stand-in.
-        seed: of generated data.
-        download: whether files that are missing may be fetched.
-        stand_in_samples: how many samples to generate.
-        report: gets a line for everything the user should know. Default: stderr.
-        progress: for each download's name, a context in which its progress is shown.
+        name: name in ``pfl-fast datasets``, or of an imported data set.
+        folder: data folder, possibly read-only; files are in it or in ``<folder>/<name>/``. Default:
+            ``$PFL_FAST_DATA``, else the user's data folder.
+        size: height and width of images, or number of tokens. Default: size in the catalogue.
+        real_only: raises an error instead of generating a stand-in.
+        seed: random seed of generated data.
+        download: downloads missing files.
+        stand_in_samples: number of generated samples.
+        report: receives messages for the user, line by line. Default: stderr.
+        progress: returns a context that shows the progress of a download, given its name.
 
     Raises:
-        DataError: for an unknown name, broken files, and with ``real_only`` for missing ones.
+        DataError: for an unknown name or broken files, and with ``real_only`` for missing files.
     """
     root = (folder or data_folder()).expanduser()
     if name not in catalogue.DATASETS and (imported_folder(name, root) / MANIFEST).is_file():
-        return load_dataset(imported_folder(name, root))
+        return _load_imported(imported_folder(name, root))
     entry = catalogue.entry(name)
     if size is None:
         size = entry.size
@@ -92,7 +100,7 @@ def load(
                 if found and not problem:
                     source, files = found
                     report(f"{name}: preparing {', '.join(file.name for file in files[:4])} in {files[0].parent}, once")
-                    write_prepared(cache, base, source.read(files, size), files)
+                    write_cache(cache, base, source.read(files, size), files, reader=source.version)
                     opened = _open(name, entry, cache, found, report)
     if opened is not None:
         dataset, note = opened
@@ -107,40 +115,23 @@ def load(
     return result
 
 
+def _load_imported(folder: Path) -> Dataset:
+    try:
+        opened = read_cache(folder)
+    except BrokenCacheError as error:
+        raise DataError(f"{folder}: cannot be used ({error}); remove it and import the data set again") from None
+    assert opened is not None
+    return opened[0]
+
+
 def _generated(name: str, size: int, samples: int | None, seed: int) -> Dataset:
     from pfl_fast.data.stand_in import stand_in  # imports torch, which real data can do without
 
     return stand_in(name, size, samples, seed)
 
 
-def prepared_folder(base: str, size: int, root: Path) -> Path:
-    """Where the decoded form is kept: in the data folder; if that is read-only, in the default data or cache folder."""
-    home = _home(root)
-    if home is None:
-        raise DataError(f"neither {root} nor {data_folder()} can be written to; set PFL_FAST_DATA to a folder that can")
-    return home / "prepared" / f"{base}-{size}{_mark(home, root)}"
-
-
-def prepared_folders(base: str, root: Path) -> list[Path]:
-    """The decoded forms that are there, of all sizes."""
-    home = _home(root)
-    if home is None:
-        return []
-    name = re.compile(rf"{re.escape(base)}-\d+{_mark(home, root)}")
-    return sorted(file.parent for file in home.glob(f"prepared/*/{MANIFEST}") if name.fullmatch(file.parent.name))
-
-
-def _home(root: Path) -> Path | None:
-    return next((home for home in (root, data_folder(), cache_folder()) if _writable(home)), None)
-
-
-def _mark(home: Path, root: Path) -> str:
-    """Tells read-only folders apart, whose decoded forms share a home."""
-    return "" if home == root else "-" + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
-
-
 def missing(name: str, entry: Entry, root: Path, problem: str = "") -> str:
-    """What to fetch from where, and where to put it."""
+    """Returns instructions for placing the files of a data set."""
     target = root / (entry.base or name)
     lines = [f"{name}: not found in {root}{f' ({problem})' if problem else ''}"]
     if entry.by_hand:
@@ -172,12 +163,6 @@ def _lock(folder: Path, base: str) -> Iterator[bool]:
         lock.release()
 
 
-def _writable(folder: Path) -> bool:
-    """Permission bits count even for root, who could write anyway: a read-only folder is meant to stay as it is."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return existing.is_dir() and bool(existing.stat().st_mode & 0o222) and os.access(existing, os.W_OK)
-
-
 def _to_download(base: str, entry: Entry, root: Path, found: Found | None) -> list[Download]:
     """Returns the missing downloads: none if the user placed all files, the rest if a download was interrupted."""
     missing = [item for item in entry.downloads if not (root / base / item.file).is_file()]
@@ -198,7 +183,7 @@ def _download(
         return ""
     if entry.by_hand:
         return "it cannot be fetched automatically"
-    if not _writable(root):
+    if not is_writable(root):
         return "the folder is read-only"
     for item in wanted:
         report(f"{base}: downloading {item.file} from {item.urls[0]}")
@@ -213,35 +198,24 @@ def _download(
 def _open(
     name: str, entry: Entry, cache: Path, found: Found | None, report: Callable[[str], None]
 ) -> tuple[Dataset, str] | None:
-    """The prepared data set and a note on it, if it is there, intact, and made from the files that are there."""
+    """Returns the decoded data set and its note, if it is there, intact, and made from the files that are there."""
     try:
-        opened = read_prepared(cache)
+        opened = read_cache(cache)
     except BrokenCacheError as error:
         report(f"{cache}: cannot be used ({error}); it will be prepared again")
         return None
     if opened is None:
         return None
-    manifest, arrays = opened
-    if found and [source_facts(file) for file in found[1]] != [
-        {key: fact[key] for key in ("file", "bytes")} for fact in manifest["sources"]
-    ]:
+    dataset, manifest = opened
+    if found and not _made_from(manifest, *found):
         report(f"{cache}: made from other files than {found[1][0]}; it will be prepared again")
         return None
-    labels = {key.removeprefix("labels-"): array for key, array in arrays.items() if key.startswith("labels-")}
-    dataset = Dataset(
-        name=name,
-        x=arrays["x"],
-        y=arrays["y"],
-        classes=tuple(manifest["classes"]),
-        test=arrays["test"],
-        mean=entry.mean,
-        std=entry.std,
-        domain=arrays.get("domain"),
-        domains=tuple(manifest["domains"]),
-        labels=labels,
-        vocabulary=manifest["vocabulary"],
-        pools_test=entry.pools_test,
-    )
+    dataset = replace(dataset, name=name, mean=entry.mean, std=entry.std, pools_test=entry.pools_test)
     if entry.labelling:
         dataset = dataset.relabel(entry.labelling, tuple(manifest["labellings"][entry.labelling]))
     return dataset, manifest["note"]
+
+
+def _made_from(manifest: dict[str, Any], source: Source, files: tuple[Path, ...]) -> bool:
+    facts = [{key: fact[key] for key in ("file", "bytes")} for fact in manifest["sources"]]
+    return facts == [source_facts(file) for file in files] and manifest.get("reader", 1) == source.version

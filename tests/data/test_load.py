@@ -8,7 +8,7 @@ import pytest
 
 from pfl_fast.data import catalogue
 from pfl_fast.data.entry import Download
-from pfl_fast.data.prepare import load
+from pfl_fast.data.load import load
 from pfl_fast.errors import DataError
 from tests.data.archives import pixels, write_mnist
 
@@ -49,6 +49,16 @@ def test_other_files_are_prepared_again(raw, load_real, said):
     write_mnist(raw, train=13)
     assert len(load_real("mnist")) == 16
     assert sum("made from other files" in line for line in said) == 1
+
+
+def test_another_version_of_the_reader_decodes_again(raw, load_real, said, monkeypatch):
+    write_mnist(raw)
+    load_real("mnist")
+    entry = catalogue.DATASETS["mnist"]
+    newer = replace(entry, sources=tuple(replace(source, version=2) for source in entry.sources))
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", newer)
+    assert len(load_real("mnist")) == len(load_real("mnist")) == 10
+    assert sum("preparing" in line for line in said) == 2
 
 
 def test_manifest(raw, load_real):
@@ -116,7 +126,7 @@ def test_a_damaged_preparation_without_files_is_an_error(raw, load_real):
 
 def test_a_half_written_preparation_is_not_used(raw, load_real):
     write_mnist(raw)
-    left = raw / "prepared" / ".mnist-28.unfinished"
+    left = raw / "prepared" / ".mnist-28.tmp"
     left.mkdir(parents=True)
     (left / "x.npy").write_bytes(b"half")
     assert len(load_real("mnist")) == 10
