@@ -199,7 +199,7 @@ class Experiment:
 
     def science(self) -> dict[str, Any]:
         """Everything that decides the numbers: a run can only go on with the same."""
-        settings = {name: value for name, value in asdict(self.settings).items() if name not in config.FREE}
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in config.NOT_IN_RESULTS}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
         options = {name: plain(value) for name, value in asdict(self.options).items()}
         return {**about, **settings, **options}
@@ -284,7 +284,7 @@ class ClientModel(nn.Module):
 
 def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Raises if a resumed run would compute something else, with every difference."""
-    refused = [n for n, value in changes.items() if n not in config.FREE and before.get(n) != plain(value)]
+    refused = [n for n, value in changes.items() if n not in config.NOT_IN_RESULTS and before.get(n) != plain(value)]
     if refused:
         shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
         raise ConfigError(f"a resumed run must compute the same; these would change it:\n{shown}\nstart a new run")

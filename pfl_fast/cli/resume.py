@@ -12,7 +12,7 @@ from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, settin
 from pfl_fast.errors import ConfigError, raise_config_errors
 from pfl_fast.options import convert, plain
 
-CHANGEABLE = [name for name in SETTINGS if name in config.FREE]
+CHANGEABLE = [name for name in SETTINGS if name in config.NOT_IN_RESULTS]
 
 
 class ResumeCommand(GroupedCommand):
