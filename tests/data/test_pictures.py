@@ -47,7 +47,7 @@ def test_many_classes_grey_images_and_classes_without_samples(tmp_path):
 
 
 def test_what_has_no_picture_is_said(tmp_path):
-    with pytest.raises(DataError, match="toy holds features, of which there is no picture"):
+    with pytest.raises(DataError, match="toy holds features; only images can be drawn"):
         sample_sheet(labelled([0, 1]), tmp_path / "sheet.png")
     with pytest.raises(DataError, match="is empty"):
         sample_sheet(images([]), tmp_path / "sheet.png")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import legacy, rules, splits
 from pfl_fast.data.partition.record import Partition
-from pfl_fast.data.partition.rules import Lots
+from pfl_fast.data.partition.rules import ClientIndices
 from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.errors import ConfigError, DataError, did_you_mean, raise_config_errors
 from pfl_fast.options import convert
@@ -69,11 +69,11 @@ def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
         return saved
     resolved = _resolve(dataset, spec)
     train, tests = _shared_tests(dataset, resolved) if resolved.kind in SHARED_TESTS else _own_tests(dataset, resolved)
-    train, valid = splits.validated(train, resolved.validation, resolved.seed)
-    train = [lot[: resolved.per_client] for lot in train]
+    train, valid = splits.split_validation(train, resolved.validation, resolved.seed)
+    train = [index[: resolved.per_client] for index in train]
     _refuse_empty(resolved, train, tests)
     settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), **asdict(resolved)}
-    result = Partition(resolved.kind, settings, *(tuple(lots) for lots in (train, tests, valid)))
+    result = Partition(resolved.kind, settings, *(tuple(indices) for indices in (train, tests, valid)))
     return result if spec.draw_clients is None else result.draw(spec.draw_clients, resolved.seed)
 
 
@@ -109,7 +109,7 @@ def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
     if kind == "superclass" and not {"fine", "coarse"} <= set(dataset.labels):
         raise DataError(f"{dataset.name} has no labellings 'fine' and 'coarse', which 'superclass' needs; use cifar100")
     if kind != "natural":
-        rules.demand(clients, max(1, resolved.least), samples)
+        rules.check_enough_samples(clients, max(1, resolved.least), samples)
     return resolved
 
 
@@ -151,27 +151,27 @@ def _client_count(dataset: Dataset, kind: str, clients: int | None) -> int:
     return clients if clients is not None else fixed if fixed is not None else default
 
 
-def _shared_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[Lots, Lots]:
+def _shared_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[ClientIndices, ClientIndices]:
     groups = dataset.labels["fine"] if spec.kind == "superclass" else dataset.domain
     assert groups is not None
     official = spec.test == "official"
-    mask = dataset.test if official else splits.held_out(groups, spec.test_fraction, spec.seed)
+    mask = dataset.test if official else splits.test_mask(groups, spec.test_fraction, spec.seed)
     pool, tests = np.flatnonzero(~mask), np.flatnonzero(mask)
     if spec.kind == "superclass":
         fine, coarse = dataset.labels["fine"], dataset.labels["coarse"]
-        lots, owned = rules.superclass(fine[pool], coarse[pool], spec.clients, spec.seed, spec.cuts)
+        indices, owned = rules.superclass(fine[pool], coarse[pool], spec.clients, spec.seed, spec.cuts)
     else:
         domains = len(dataset.domains)
         each = spec.clients // domains
         whole = spec.kind == "domain"
-        lots = rules.by_domain(groups[pool], domains) if whole else rules.split_domains(
+        indices = rules.by_domain(groups[pool], domains) if whole else rules.split_domains(
             groups[pool], domains, each, spec.seed
         )  # fmt: skip
         owned = [{client // each} for client in range(spec.clients)]
-    return [pool[lot] for lot in lots], [tests[np.isin(groups[tests], list(own))] for own in owned]
+    return [pool[index] for index in indices], [tests[np.isin(groups[tests], list(own))] for own in owned]
 
 
-def _own_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[Lots, Lots]:
+def _own_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[ClientIndices, ClientIndices]:
     official = spec.test == "official"
     if dataset.natural is not None and spec.kind == "natural":
         if official:
@@ -180,22 +180,22 @@ def _own_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[Lots, Lots]:
     pool = _pool(dataset, spec.test)
     if spec.legacy:
         state = np.random.RandomState(spec.seed)
-        train, tests = legacy.split(_lots(dataset.y[pool], spec, state), spec.test_fraction, state)
-        return [pool[lot] for lot in train], [pool[lot] for lot in tests]
-    lots = [pool[lot] for lot in _lots(dataset.y[pool], spec, None)]
+        train, tests = legacy.split(_client_indices(dataset.y[pool], spec, state), spec.test_fraction, state)
+        return [pool[index] for index in train], [pool[index] for index in tests]
+    indices = [pool[index] for index in _client_indices(dataset.y[pool], spec, None)]
     if official:
-        return lots, splits.proportional(dataset.y, lots, np.flatnonzero(dataset.test), spec.seed)
-    return splits.split(lots, spec.test_fraction, spec.seed)
+        return indices, splits.proportional(dataset.y, indices, np.flatnonzero(dataset.test), spec.seed)
+    return splits.split(indices, spec.test_fraction, spec.seed)
 
 
 def _pool(dataset: Dataset, test: str) -> NDArray[np.int64]:
-    """The samples that are shared out: all, unless test samples are set aside."""
-    aside = test == "official" or not dataset.pools_test
-    return np.flatnonzero(~dataset.test) if aside else np.arange(len(dataset))
+    """Returns the samples to distribute: all, or without the official test part."""
+    without_test = test == "official" or not dataset.pools_test
+    return np.flatnonzero(~dataset.test) if without_test else np.arange(len(dataset))
 
 
-def _lots(y: NDArray[np.int64], spec: ResolvedSpec, state: np.random.RandomState | None) -> Lots:
-    draws: dict[str, Any] = {"least": spec.least}
+def _client_indices(y: NDArray[np.int64], spec: ResolvedSpec, state: np.random.RandomState | None) -> ClientIndices:
+    draws: dict[str, Any] = {"min_samples": spec.least}
     module: Any = rules if state is None else legacy
     draws |= {"seed": spec.seed} if state is None else {"state": state}
     if spec.kind == "iid":
@@ -205,9 +205,9 @@ def _lots(y: NDArray[np.int64], spec: ResolvedSpec, state: np.random.RandomState
     return list(module.pathological(y, spec.clients, spec.classes_per_client, **draws))
 
 
-def _refuse_empty(spec: ResolvedSpec, train: Lots, tests: Lots) -> None:
-    for what, lots, wanted in (("training", train, True), ("test", tests, spec.test_fraction > 0)):
-        empty = [client for client, lot in enumerate(lots) if len(lot) == 0]
+def _refuse_empty(spec: ResolvedSpec, train: ClientIndices, tests: ClientIndices) -> None:
+    for what, indices, wanted in (("training", train, True), ("test", tests, spec.test_fraction > 0)):
+        empty = [client for client, index in enumerate(indices) if len(index) == 0]
         if empty and wanted:
             raise DataError(
                 f"partition {spec.kind!r}: client {empty[0]} of {spec.clients} has no {what} samples "
