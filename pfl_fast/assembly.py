@@ -93,7 +93,7 @@ def find_method(method: str | type[Method]) -> type[Method]:
 
 
 def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
-    """A data set by its name, prepared, downloaded or generated."""
+    """Loads the data set that the settings name; see :func:`pfl_fast.data.load.load`."""
     folder = Path(settings.data_dir).expanduser() if settings.data_dir else None
     return load(
         settings.dataset,

@@ -36,7 +36,7 @@ def test_datasets_as_json(tmp_path):
     assert rows["cifar10"]["input_shape"] == [3, 32, 32]
 
 
-def test_the_environment_names_the_folder(tmp_path, monkeypatch):
+def test_the_environment_variable_sets_the_data_folder(tmp_path, monkeypatch):
     write_mnist(tmp_path / "elsewhere")
     monkeypatch.setenv("PFL_FAST_DATA", str(tmp_path / "elsewhere"))
     assert json.loads(run("datasets", "--json").output)["mnist"]["on_disk"]["raw"]
@@ -50,7 +50,7 @@ def test_get(tmp_path):
     assert (tmp_path / "prepared" / "mnist-9" / "x.npy").is_file()
 
 
-def test_datasets_finds_what_a_read_only_folder_led_to(tmp_path):
+def test_datasets_finds_the_cache_of_a_read_only_folder(tmp_path):
     folder = tmp_path / "read-only"
     write_mnist(folder)
     folder.chmod(0o555)
@@ -64,7 +64,7 @@ def test_datasets_finds_what_a_read_only_folder_led_to(tmp_path):
         folder.chmod(0o755)
 
 
-def test_get_says_what_to_do_by_hand(tmp_path):
+def test_get_prints_instructions_for_manual_downloads(tmp_path):
     result = run("data", "get", "pacs", "--data-dir", str(tmp_path))
     assert result.exit_code == 1
     assert result.output.startswith("Error: pacs: not found")
@@ -72,7 +72,7 @@ def test_get_says_what_to_do_by_hand(tmp_path):
     assert "Traceback" not in result.output
 
 
-def test_get_never_gives_a_stand_in(monkeypatch):
+def test_get_never_generates_a_stand_in(monkeypatch):
     def fail(*_, **__):
         raise DataError("no connection")
 

@@ -28,7 +28,7 @@ def run(tmp_path, monkeypatch):
     return invoke
 
 
-def test_show_tells_sizes_and_draws_a_sheet(run, tmp_path):
+def test_show_prints_sizes_and_draws_a_sheet(run, tmp_path):
     page = run(show, "digits")
     assert "1797" in page
     assert "digits.png" in page
@@ -61,7 +61,7 @@ def test_a_partition_of_other_data_is_not_drawn(run, tmp_path):
         run(plot, "saved", "--out", "saved.png")
 
 
-def test_clients_go_out_and_come_back(run, tmp_path):
+def test_exported_clients_can_be_imported(run, tmp_path):
     said = run(export, "digits", "out", "--partition", "pathological", "--clients", 10, "--classes-per-client", 2)
     assert "10 clients" in said
     assert len(import_pfllib(tmp_path / "out").natural) == 10
@@ -73,7 +73,7 @@ def test_clients_go_out_and_come_back(run, tmp_path):
         run(import_, "out", "--name", "mine")
 
 
-def test_imports_go_where_they_are_told(run, tmp_path):
+def test_imports_go_to_the_data_dir(run, tmp_path):
     run(export, "digits", "out", "--clients", 3)
     run(import_, "out", "--data-dir", "elsewhere")
     assert np.load(tmp_path / "elsewhere" / "imported" / "out" / "y.npy").shape == (1797,)

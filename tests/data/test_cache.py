@@ -18,7 +18,7 @@ def everything():
 
 
 @pytest.mark.parametrize("make", [everything, cifar100_like])
-def test_what_is_saved_is_loaded(tmp_path, make):
+def test_saved_data_sets_can_be_loaded(tmp_path, make):
     dataset = make()
     save_dataset(dataset, tmp_path / "set")
     loaded, _ = read_cache(tmp_path / "set")
@@ -74,7 +74,7 @@ def test_damage_is_named(saved, damage):
         load("set", folder=saved.parents[1])
 
 
-def test_saving_does_not_overwrite_and_leaves_nothing_behind(saved, monkeypatch):
+def test_saving_does_not_overwrite_and_leaves_no_files_after_an_error(saved, monkeypatch):
     with pytest.raises(DataError, match="already exists"):
         save_dataset(everything(), saved)
     monkeypatch.setattr(np, "save", lambda *_, **__: 1 / 0)

@@ -25,7 +25,7 @@ def generated(samples, blocks=None):
     return Raw((samples, 64, 64, 3), "uint8", blocks or pieces, zeros, ("a",), zeros > 0)
 
 
-def test_preparing_needs_a_piece_at_a_time(tmp_path):
+def test_decoding_holds_one_block_in_memory(tmp_path):
     samples = 7 * BLOCK + 1
     tracemalloc.start()
     try:
@@ -39,7 +39,7 @@ def test_preparing_needs_a_piece_at_a_time(tmp_path):
 
 
 @pytest.mark.slow
-def test_peak_memory_of_the_whole_of_tiny_imagenet(tmp_path):
+def test_peak_memory_of_decoding_tiny_imagenet(tmp_path):
     """Resident set of a process that prepares 100000 images and then reads each once."""
     code = """
 import re, sys
@@ -81,7 +81,7 @@ def test_features_must_be_finite(tmp_path, value):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
+def test_a_full_disk_is_reported_and_leaves_no_files(tmp_path):
     def pieces():
         yield np.zeros((1, 64, 64, 3), np.uint8)
         raise OSError(28, "No space left on device")
@@ -91,7 +91,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupted_preparation_leaves_nothing(tmp_path):
+def test_an_interrupted_write_leaves_no_files(tmp_path):
     def pieces():
         yield np.zeros((1, 64, 64, 3), np.uint8)
         raise KeyboardInterrupt

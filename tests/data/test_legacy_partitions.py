@@ -74,7 +74,7 @@ def test_pathological_totals(real_data, name):
     assert totals(made) == numbers(PATHOLOGICAL[name])
 
 
-def test_ag_news_totals_which_take_twelve_tries():
+def test_ag_news_totals_take_twelve_tries():
     """Totals depend on the number of samples per class only, so no text is needed."""
     made = partitioned(labelled(np.repeat(np.arange(4), 31900)), "dirichlet", clients=20, legacy_partition=True)
     assert totals(made) == numbers(AG_NEWS)

@@ -1,4 +1,4 @@
-"""Peak memory of going through a large memory-mapped set."""
+"""Peak memory of one epoch over a large memory-mapped data set."""
 
 import subprocess
 import sys
@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-# What is measured is how much the peak of the whole process (ru_maxrss) grows after importing torch, which by itself
-# takes half a gigabyte in CUDA builds. Every page of the mapped file that was touched counts.
+# Measures the growth of the process's peak memory (ru_maxrss) after importing torch, which takes half a gigabyte in
+# CUDA builds. Touched pages of the mapped file count.
 SCRIPT = """
 import resource, sys
 import numpy as np

@@ -82,7 +82,7 @@ def test_dirichlet_succeeds_whenever_the_samples_suffice(clients, each, beta, se
     assert_disjoint(made)
 
 
-def test_the_impossible_is_refused_with_the_arithmetic():
+def test_too_few_samples_are_refused_with_the_arithmetic():
     dataset = labelled(np.arange(10_000) % 10)
     with pytest.raises(DataError, match=r"500 x 40 = 20000 samples, but there are 10000; take at most 250 clients"):
         partitioned(dataset, "dirichlet", clients=500, seed=0, min_samples=40)
@@ -123,7 +123,7 @@ def test_iid_sizes_differ_by_at_most_one():
     assert sorted({len(index) for index in made.train}) == [14, 15]
 
 
-def test_a_quarter_is_for_testing_and_validation_comes_out_of_training():
+def test_a_quarter_is_held_out_for_testing_and_validation_is_taken_from_training():
     made = partitioned(labelled(np.zeros(400)), "iid", clients=4, seed=0, validation=0.2)
     assert [len(made.train[0]), len(made.test[0]), len(made.validation[0])] == [60, 25, 15]
 
@@ -202,7 +202,7 @@ def test_superclass_sizes_of_cifar100(real_data):
         assert {len(test) for test in made.test} == {2000}
 
 
-def test_natural_clients_stay_as_they_came():
+def test_natural_clients_are_those_of_the_import():
     natural = ((np.array([0, 1, 2]), np.array([3])), (np.array([4, 5]), np.array([6])))
     dataset = labelled(np.arange(7) % 2, natural=natural)
     made = partitioned(dataset, "natural")
@@ -274,7 +274,7 @@ def saved(tmp_path):
     return made, tmp_path / "saved"
 
 
-def test_what_was_saved_is_loaded(saved):
+def test_saved_partitions_can_be_loaded(saved):
     made, folder = saved
     loaded = Partition.load(folder)
     assert (loaded.kind, loaded.settings, loaded.hash) == (made.kind, made.settings, made.hash)

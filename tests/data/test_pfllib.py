@@ -30,7 +30,7 @@ DATASETS = {
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_what_is_exported_is_imported(tmp_path, name):
+def test_exported_data_can_be_imported(tmp_path, name):
     dataset = DATASETS[name]()
     partition = partitioned(dataset, "iid", clients=3)
     export_pfllib(dataset, partition, tmp_path / "out")
@@ -164,7 +164,7 @@ def test_damage_is_named(exported, damage):
         import_pfllib(exported)
 
 
-def test_export_does_not_overwrite_and_leaves_nothing_behind(exported, monkeypatch):
+def test_export_does_not_overwrite_and_leaves_no_files_after_an_error(exported, monkeypatch):
     dataset = images(np.arange(40) % 3)
     partition = partitioned(dataset, "iid", clients=2)
     with pytest.raises(DataError, match="already exists"):
