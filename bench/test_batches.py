@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from pfl_fast.data.dataset import Dataset as Samples
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.data.partition import make_partition
+from pfl_fast.data.partition import PartitionSpec, make_partition
 
 SETS = {"20_mnist_clients": (70_000, (28, 28, 1)), "20_cifar_clients": (12_000, (32, 32, 3))}
 
@@ -51,7 +51,7 @@ def test_batches(race, name):
     y = random.integers(0, 10, count)
     channels = (0.5,) * shape[-1]
     samples = Samples(name, x, y, tuple("0123456789"), np.zeros(count, dtype=bool), channels, channels)
-    partition = make_partition(samples, "dirichlet", clients=20, seed=0)
+    partition = make_partition(samples, PartitionSpec("dirichlet", clients=20, seed=0))
     data = FederatedData(samples, partition)
 
     def loaders(dataset):

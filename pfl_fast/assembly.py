@@ -16,10 +16,10 @@ from pfl_fast.config import Settings
 from pfl_fast.data.catalogue import DATASETS
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.data.partition import Partition, make_partition
-from pfl_fast.data.prepare import load
+from pfl_fast.data.load import load
+from pfl_fast.data.partition import Partition
 from pfl_fast.data.progress import shown
-from pfl_fast.errors import ConfigError, did_you_mean
+from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import RunContext, local_tensor_names
 from pfl_fast.models import Backbone, build, default_model
@@ -28,39 +28,58 @@ from pfl_fast.options import convert, unknown
 
 @dataclass(frozen=True)
 class Resolved:
-    """Settings and options after defaults, paper's values, preset and user's values, each over the one before."""
+    """Settings and options of a run. Later sources win: defaults, values of the method's paper, preset, user's values.
+
+    Attributes:
+        settings: settings of the run.
+        options: options of the method.
+        method: class of the method.
+        chosen: values of the preset and the user, by name.
+    """
 
     settings: Settings
     options: Any
+    method: type[Method]
+    chosen: Mapping[str, Any]
+
+    def with_model(self, model: str) -> Resolved:
+        """Returns the same choices with the paper's values for ``model``, which may depend on the loaded data set."""
+        return _merge(self.method, {**self.chosen, "model": model}, model, [])
 
 
-def resolve(kind: type[Method], values: Mapping[str, Any], model: str = "cnn", preset: str | None = None) -> Resolved:
-    """Sorts values into settings and the method's options, and checks them all before complaining.
+def resolve(
+    kind: type[Method],
+    values: Mapping[str, Any],
+    model: str = "cnn",
+    preset: str | None = None,
+    errors: Iterable[str] = (),
+) -> Resolved:
+    """Sorts values into settings and options of the method, and reports all errors at once.
 
     Args:
-        kind: the method.
-        values: what the user says, by name; text is converted.
-        model: the model's name, for the paper's values.
+        kind: class of the method.
+        values: the user's values by name; text is converted.
+        model: name of the model, for the paper's values.
         preset: name of one of the method's presets.
+        errors: errors found before, reported together with those of the values.
     """
-    errors: list[str] = []
+    errors = list(errors)
     if preset is not None and preset not in kind.presets:
         errors.append(f"preset: {kind.title} has {', '.join(kind.presets) or 'none'}, got {preset!r}")
-    dataset = str(values.get("dataset", Settings.dataset))
-    layers = [kind.defaults(model, dataset), kind.presets.get(preset or "", {}), values]
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged.update(layer)
+    return _merge(kind, {**kind.presets.get(preset or "", {}), **values}, model, errors)
+
+
+def _merge(kind: type[Method], chosen: Mapping[str, Any], model: str, errors: list[str]) -> Resolved:
+    merged = {**kind.defaults(model, str(chosen.get("dataset", Settings.dataset))), **chosen}
     settings_names = {f.name for f in fields(Settings)}
     option_names = {f.name for f in fields(kind.Options)}
     for name in merged:
         if name not in settings_names | option_names:
             errors.append(unknown(name, [*option_names, *settings_names]))
-    chosen = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
+    settings = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
     options = convert(kind.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return Resolved(Settings(**chosen), kind.Options(**options))
+    raise_config_errors(errors)
+    return Resolved(Settings(**settings), kind.Options(**options), kind, chosen)
 
 
 def find_method(method: str | type[Method]) -> type[Method]:
@@ -74,7 +93,7 @@ def find_method(method: str | type[Method]) -> type[Method]:
 
 
 def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
-    """A data set by its name, prepared, downloaded or generated."""
+    """Loads the data set that the settings name; see :func:`pfl_fast.data.load.load`."""
     folder = Path(settings.data_dir).expanduser() if settings.data_dir else None
     return load(
         settings.dataset,
@@ -125,32 +144,6 @@ def model_options(pairs: Iterable[str]) -> dict[str, Any]:
         except (ValueError, SyntaxError):
             options[name] = text
     return options
-
-
-def make(dataset: Dataset, settings: Settings) -> Partition:
-    """The partition that the settings ask for."""
-    s = settings
-    kind = s.partition
-    if (Path(kind) / "partition.json").is_file():
-        return Partition.load(kind)
-    if kind == "auto":
-        kind = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
-    seed = s.partition_seed if s.partition_seed is not None else (1 if s.legacy_partition else s.seed)
-    return make_partition(
-        dataset,
-        kind,
-        clients=s.clients,
-        seed=seed,
-        beta=s.beta,
-        classes_per_client=s.classes_per_client,
-        per_client=s.per_client,
-        draw=s.draw_clients,
-        test_fraction=s.test_fraction,
-        validation=s.validation,
-        test=s.test,
-        legacy=s.legacy_partition,
-        batch_size=s.batch_size,
-    )
 
 
 def federated_data(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:

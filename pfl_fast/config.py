@@ -1,4 +1,4 @@
-"""All settings of a run that are not a method's own, in one flat table, and the file they are kept in."""
+"""Settings of a run, except the options of its method, and the TOML file that stores both."""
 
 from __future__ import annotations
 
@@ -10,52 +10,48 @@ from typing import Any
 
 import tomli_w
 
+from pfl_fast import atomic
+from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.errors import ConfigError
 from pfl_fast.options import option, plain
 
 
 @dataclass(frozen=True)
-class Settings(RoundSettings):
-    """Data, model, batches, rounds, and how they are run."""
+class Settings(PartitionSpec, RoundSettings):
+    """Settings of a run: data, partition, model, batches, rounds and execution."""
 
     dataset: str = option("tiny", "name of a data set; pfl-fast datasets lists them")
-    image_size: int | None = option(None, "height and width of images; none: as the data set has it", minimum=1)
-    samples: int | None = option(None, "size of a generated data set; none: its default", minimum=1)
-    model: str = option("auto", "name of a model, or module:attribute; auto: as the data set's papers have it")
-    model_options: tuple[str, ...] = option((), "options of the model, such as cut=conv; pfl-fast models lists them")
-    head: str | None = option(None, "name of the head inside a model of your own, such as fc")
-    clients: int | None = option(None, "how many; none: 20, or one per domain", minimum=1)
-    partition: str = option(
-        "auto",
-        "rule by which samples are shared out, or folder of a saved one; auto: dirichlet, domain, or as imported",
+    image_size: int | None = option(
+        None, "height and width of images, or number of tokens; none: default size of the data set", minimum=1
     )
-    beta: float = option(0.1, "of the dirichlet partition: small is skewed", minimum=0)
-    classes_per_client: int = option(2, "of the pathological partition", minimum=1)
-    per_client: int | None = option(None, "keep only a client's first so many training samples", minimum=1)
-    draw_clients: int | None = option(None, "keep only so many clients of the partition, drawn at random", minimum=1)
-    partition_seed: int | None = option(None, "of the partition; none: the seed", minimum=0)
-    legacy_partition: bool = option(False, "the draws of the authors' published code, at seed 1")
-    test: str | None = option(None, "test samples: a split of all, or the official ones", ["split", "official", None])
-    test_fraction: float = option(0.25, "of a client's samples, for testing", minimum=0, maximum=1)
-    validation: float = option(0.0, "of a client's training samples, for validation", minimum=0, maximum=1)
-    batch_size: int = option(10, "samples in a step of local training", minimum=1)
-    shuffle: bool = option(True, "a new order of a client's samples in each epoch")
-    drop_last: bool = option(False, "leave out a last batch that is not full")
-    augment: str = option("auto", "random changes of training images; auto: as the data set's papers have it")
-    executor: str = option("auto", "how clients run side by side", ["auto", "sequential", "threads", "batched"])
-    workers: int = option(0, "threads of the executor; 0: one per core", minimum=0)
-    stack: int = option(0, "most clients in one stack of the batched executor; 0: all", minimum=0)
+    samples: int | None = option(None, "number of samples of a generated data set; none: its default", minimum=1)
+    model: str = option("auto", "name of a model, or module:attribute; auto: model of the data set's papers")
+    model_options: tuple[str, ...] = option((), "options of the model, such as cut=conv; pfl-fast models lists them")
+    head: str | None = option(None, "name of the head inside a module:attribute model, such as fc")
+    shuffle: bool = option(True, "shuffle each client's training samples in every epoch")
+    drop_last: bool = option(False, "drop the last training batch if it is incomplete")
+    augment: str = option(
+        "auto",
+        "augmentation of training images: none, flip, flip-rotate or crop-flip; auto: that of the data set's papers",
+    )
+    executor: str = option(
+        "auto",
+        "execution of clients: one after another, on threads, or stacked into one batch",
+        ["auto", "sequential", "threads", "batched"],
+    )
+    workers: int = option(0, "number of threads of the executor; 0: one per core", minimum=0)
+    stack: int = option(0, "maximum number of clients in one stack of the batched executor; 0: all", minimum=0)
     device: str = option("auto", "cpu, cuda, cuda:1, or several such as cuda:0,cuda:1; auto: all GPUs, else the CPU")
     ops: str = option("auto", "native operators or their plain-torch reference", ["auto", "native", "reference"])
-    state: str = option("memory", "where clients' state is kept between rounds", ["memory", "disk"])
-    data_dir: str | None = option(None, "folder with data sets")
-    real_data_only: bool = option(False, "fail rather than train on generated data in place of what is not there")
-    checkpoint_seconds: float = option(60.0, "from one checkpoint to the next; 0: after every round", minimum=0)
+    state: str = option("memory", "storage of client state between rounds", ["memory", "disk"])
+    data_dir: str | None = option(None, "folder of data sets; none: $PFL_FAST_DATA, else the user's data folder")
+    real_data_only: bool = option(False, "fail instead of training on generated data if the data set is missing")
+    checkpoint_seconds: float = option(60.0, "seconds between checkpoints; 0: after every round", minimum=0)
 
 
-# How a run is done, not what it computes: may differ when a run is resumed. Rounds may be added.
-FREE = frozenset(
+# Settings that do not change results: they may change when a run is resumed. Rounds may be added.
+NOT_IN_RESULTS = frozenset(
     [
         "executor",
         "workers",
@@ -72,7 +68,7 @@ FREE = frozenset(
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A TOML file of settings and options, tables inside it flattened."""
+    """Reads settings and options from a TOML file; its tables are flattened."""
     try:
         values = tomllib.loads(file.read_text())
     except FileNotFoundError:
@@ -86,10 +82,10 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def write(file: Path, method: str, settings: Settings, options: Mapping[str, Any]) -> None:
-    """The file from which :func:`read` gets the same; what is None is left out."""
+    """Writes a file for :func:`read`; values that are None are left out."""
 
     def table(values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: plain(value) for name, value in values.items() if value is not None}
 
     document = {"method": method, "settings": table(asdict(settings)), "options": table(options)}
-    file.write_text(tomli_w.dumps(document))
+    atomic.write_text(file, tomli_w.dumps(document))

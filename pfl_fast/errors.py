@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class PflFastError(Exception):
@@ -20,6 +20,12 @@ class ConfigError(PflFastError):
     """Settings are unknown, malformed or contradictory; the message has one line for each."""
 
     exit_code = 2
+
+
+def raise_config_errors(errors: Sequence[str]) -> None:
+    """Raises one :class:`ConfigError` with a line for each error; does nothing without errors."""
+    if errors:
+        raise ConfigError(errors[0] if len(errors) == 1 else "\n  ".join(["these settings cannot be used:", *errors]))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.partition import Partition
+from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.engine.executors import make_executor
 from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.local.trainer import Interrupted
@@ -48,6 +48,7 @@ class Experiment:
         preset: of the method, such as FedCP's ``"official"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
         report: told what the user should know, line by line.
+        resolved: settings and options that :func:`pfl_fast.assembly.resolve` returned, instead of preset and values.
         values: any setting (``rounds=10``) or option of the method (``lam=1``).
 
     >>> experiment = Experiment("fedper", dataset="synthetic", samples=600, clients=4, rounds=2, model="mlp")
@@ -69,20 +70,20 @@ class Experiment:
         preset: str | None = None,
         out: str | Path | None = None,
         report: Callable[[str], None] = print,
+        resolved: assembly.Resolved | None = None,
         **values: Any,
     ) -> None:
         given = {"dataset": dataset, "model": model, "partition": partition}
         values.update({name: value for name, value in given.items() if isinstance(value, str)})
         self.report = report
         self.kind = assembly.find_method(method)
-        # Checked before any work, and once more when the data is known: the paper's values depend on the model.
-        settings = assembly.resolve(self.kind, values, preset=preset).settings
-        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(settings, report)
-        name = assembly.model_name(settings.model if isinstance(model, str) else model, self.dataset)
-        resolved = assembly.resolve(self.kind, {**values, "model": name}, name, preset)
+        resolved = resolved or assembly.resolve(self.kind, values, preset=preset)
+        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, report)
+        name = assembly.model_name(resolved.settings.model if isinstance(model, str) else model, self.dataset)
+        resolved = resolved.with_model(name)
         self.settings, self.options = resolved.settings, resolved.options
         s = self.settings
-        self.partition = partition if isinstance(partition, Partition) else assembly.make(self.dataset, s)
+        self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
         backbone = assembly.build_model(model if not isinstance(model, str) else name, self.dataset, s)
         context = assembly.method_context(self.dataset, self.partition, s, self.kind, backbone)
         self.method = self.kind(self.options, context)
@@ -197,7 +198,7 @@ class Experiment:
 
     def result_settings(self) -> dict[str, Any]:
         """Everything that decides the numbers: a run can only go on with the same."""
-        settings = {name: value for name, value in asdict(self.settings).items() if name not in config.FREE}
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in config.NOT_IN_RESULTS}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
         options = {name: plain(value) for name, value in asdict(self.options).items()}
         return {**about, **settings, **options}
@@ -282,7 +283,7 @@ class ClientModel(nn.Module):
 
 def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Raises if a resumed run would compute something else, with every difference."""
-    refused = [n for n, value in changes.items() if n not in config.FREE and before.get(n) != plain(value)]
+    refused = [n for n, value in changes.items() if n not in config.NOT_IN_RESULTS and before.get(n) != plain(value)]
     if refused:
         shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
         raise ConfigError(f"a resumed run must compute the same; these would change it:\n{shown}\nstart a new run")

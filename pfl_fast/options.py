@@ -150,7 +150,7 @@ _CONVERTERS = {bool: _bool, int: _int, float: _float, str: _str}
 
 def _check_limits(metadata: Mapping[str, Any], value: Any) -> None:
     if metadata["choices"] and value not in metadata["choices"]:
-        hint = did_you_mean(value, metadata["choices"]) if isinstance(value, str) else ""
+        hint = did_you_mean(value, filter(None, metadata["choices"])) if isinstance(value, str) else ""
         raise ValueError(f"must be one of {', '.join(map(str, metadata['choices']))}{hint}")
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, bool) or not isinstance(number, (int, float)):

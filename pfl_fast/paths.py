@@ -1,22 +1,22 @@
-"""Where things live on this machine: one place to look, environment variables to move it."""
+"""Folders of the user for caches and data sets."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import platformdirs
+
 
 def cache_folder() -> Path:
-    """Things that can be made again: ``$PFL_FAST_CACHE``, else the user's cache folder."""
-    return _folder("PFL_FAST_CACHE", "XDG_CACHE_HOME", ".cache")
+    """Returns the folder of files that can be made again: ``$PFL_FAST_CACHE``, else the user's cache folder."""
+    return _from_environment("PFL_FAST_CACHE") or platformdirs.user_cache_path("pfl-fast", appauthor=False)
 
 
 def data_folder() -> Path:
-    """Data sets: ``$PFL_FAST_DATA``, else the user's data folder."""
-    return _folder("PFL_FAST_DATA", "XDG_DATA_HOME", ".local/share")
+    """Returns the folder of data sets: ``$PFL_FAST_DATA``, else the user's data folder."""
+    return _from_environment("PFL_FAST_DATA") or platformdirs.user_data_path("pfl-fast", appauthor=False)
 
 
-def _folder(ours: str, xdg: str, fallback: str) -> Path:
-    if os.environ.get(ours):
-        return Path(os.environ[ours]).expanduser()
-    return Path(os.environ.get(xdg) or Path.home() / fallback) / "pfl-fast"
+def _from_environment(variable: str) -> Path | None:
+    return Path(value).expanduser() if (value := os.environ.get(variable)) else None

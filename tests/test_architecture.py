@@ -12,6 +12,7 @@ import pfl_fast
 PACKAGE = Path(pfl_fast.__file__).parent
 # A part may import itself and the parts named here; parts that do not exist yet cost nothing.
 MAY_IMPORT = {
+    "atomic": set(),
     "paths": set(),
     "errors": set(),
     "options": {"errors"},
@@ -21,9 +22,9 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "testing": set(),
     "models": {"ops", "nn", "errors", "randomness"},
-    "data": {"ops", "paths", "errors", "randomness"},
+    "data": {"atomic", "ops", "paths", "errors", "options", "randomness"},
     "methods": {"ops", "nn", "models", "errors", "options", "randomness"},
-    "engine": {"methods", "models", "nn", "data", "ops", "errors", "options", "randomness"},
+    "engine": {"atomic", "methods", "models", "nn", "data", "ops", "errors", "options", "randomness"},
     "assembly": {"config", "data", "errors", "methods", "models", "options"},
     "experiment": {
         "assembly",
@@ -37,7 +38,7 @@ MAY_IMPORT = {
         "options",
         "randomness",
     },
-    "config": {"engine", "errors", "options"},
+    "config": {"atomic", "data", "engine", "errors", "options"},
     "analysis": {"experiment", "ops"},
     "report": {"analysis"},
     "cli": {

@@ -8,8 +8,8 @@ from typing import Any
 
 from pfl_fast import Experiment
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.partition import Partition, make_partition
-from pfl_fast.data.prepare import load
+from pfl_fast.data.load import load
+from pfl_fast.data.partition import Partition, PartitionSpec, make_partition
 
 BETA, TESTS_PER_SAMPLE = 0.1, 1 / 3  # as many tests as of a whole client, 75 to 25
 QUICK = 200  # training samples of a client at most
@@ -94,7 +94,9 @@ def experiment_of(case: Case, folder: Path | None = None, **settings: Any) -> Ex
 
 
 def partition_of(case: Case, dataset: Dataset) -> Partition:
-    whole = make_partition(dataset, "dirichlet", clients=case.clients, beta=BETA, batch_size=case.batch_size)
+    whole = make_partition(
+        dataset, PartitionSpec("dirichlet", clients=case.clients, beta=BETA, batch_size=case.batch_size)
+    )
     if case.most is None:
         return whole
     tests = max(1, round(case.most * TESTS_PER_SAMPLE))

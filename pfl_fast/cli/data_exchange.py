@@ -1,4 +1,4 @@
-"""``pfl-fast data import`` and ``export``: other programs' clients in, and ours out."""
+"""``pfl-fast data import`` and ``export``: exchange clients with PFLlib and FL-bench."""
 
 from __future__ import annotations
 
@@ -7,69 +7,110 @@ from typing import Any
 
 import click
 
-from pfl_fast.cli.data_options import data_options, described, open_dataset, partition_of, partition_options
+from pfl_fast.cli.data_options import (
+    described,
+    open_dataset,
+    open_partition,
+    partition_options,
+    read_settings,
+)
+from pfl_fast.cli.pfllib_flags import DATASETS as RENAMED
+from pfl_fast.cli.pfllib_flags import canonical_name
+from pfl_fast.cli.setting_options import setting_options
 from pfl_fast.errors import ConfigError, DataError, did_you_mean
 
-FORMATS = ("pfllib",)
+EXPORT_FORMATS = ("pfllib",)
+IMPORT_FORMATS = ("pfllib", "fl-bench")
 
 
 @click.command("import")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--format", "layout", default="pfllib", show_default=True, help="Whose layout: pfllib (also FedCP's).")
-@click.option("--name", help="What to call it here. Default: the folder's name.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Keep it here. Default: $PFL_FAST_DATA.")
-def import_(path: Path, layout: str, name: str | None, data_dir: Path | None) -> None:
-    """Copy the clients of another program from the folder PATH into a data set of that name.
+@click.option(
+    "--format",
+    "layout",
+    default="pfllib",
+    show_default=True,
+    help="file format: pfllib (also FedCP's code) imports a data set with its clients, fl-bench a partition",
+)
+@click.option("--name", help="pfllib: name of the imported data set  [name of the folder]")
+@click.option("--dataset", help="fl-bench: data set of the partition  [name of the folder]")
+@click.option("--out", type=click.Path(path_type=Path), help="fl-bench: folder to save the partition in")
+@setting_options(["data_dir"])
+def import_(path: Path, layout: str, name: str | None, dataset: str | None, out: Path | None, **values: Any) -> None:
+    """Import clients of another program from the folder PATH.
 
-    Their files are pickles; only plain arrays are read from them, and nothing in them is executed.
+    Pickled files are read as plain arrays; no code in them is executed.
 
     \b
     Examples:
       pfl-fast data import PFLlib/dataset/MNIST --name mnist-pfllib
-      pfl-fast data plot mnist-pfllib --out clients.png
+      pfl-fast train fedcp --dataset mnist-pfllib
+      pfl-fast data import FL-bench/data/cifar10 --format fl-bench --out cifar10-fl-bench
+      pfl-fast train fedcp --dataset cifar10 --partition cifar10-fl-bench
     """
+    _check_format(layout, IMPORT_FORMATS)
+    if layout == "fl-bench":
+        if name or not out:
+            raise ConfigError("--format fl-bench imports a partition: say --out FOLDER, and --dataset, not --name")
+        click.echo(import_partition(path, dataset or path.resolve().name, out, values))
+    elif dataset or out:
+        raise ConfigError(f"--dataset and --out are options of --format fl-bench, not of {layout}")
+    else:
+        click.echo(import_dataset(path, name or path.resolve().name, values))
+
+
+def import_dataset(path: Path, name: str, values: dict[str, Any]) -> str:
+    """Copies PFLlib's clients into a data set of the data folder; returns a description."""
+    from pfl_fast.data.cache import imported_folder, save_dataset
     from pfl_fast.data.catalogue import DATASETS
     from pfl_fast.data.pfllib import import_pfllib
-    from pfl_fast.data.store import imported_folder, save_dataset
 
-    _check_format(layout)
-    name = name or path.resolve().name
     if name in DATASETS:
         raise DataError(f"{name} is a data set of the catalogue; choose another --name, for example {name}-imported")
-    folder = imported_folder(name, data_dir)
+    data_dir = read_settings(name, values).data_dir
+    folder = imported_folder(name, Path(data_dir).expanduser() if data_dir else None)
     dataset = import_pfllib(path, name)
     save_dataset(dataset, folder)
-    click.echo(
+    return (
         f"{name}: {len(dataset)} samples ({dataset.kind}), {len(dataset.classes)} classes, "
         f"{len(dataset.natural or ())} clients, in {folder}"
     )
 
 
+def import_partition(path: Path, dataset: str, out: Path, values: dict[str, Any]) -> str:
+    """Saves FL-bench's partition in the new folder ``out``; returns a description."""
+    from pfl_fast.data.cache import refuse_existing
+    from pfl_fast.data.catalogue import DATASETS
+    from pfl_fast.data.fl_bench import read_fl_bench
+
+    refuse_existing(out)
+    name = canonical_name(dataset, DATASETS, RENAMED)
+    partition = read_fl_bench(path, open_dataset(read_settings(name, values, real_data_only=True)))
+    partition.save(out)
+    return f"{described(partition)}, saved in {out}"
+
+
 @click.command()
 @click.argument("name")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--format", "layout", default="pfllib", show_default=True, help="Whose layout.")
-@data_options
+@click.option("--format", "layout", default="pfllib", show_default=True, help="file format: pfllib")
 @partition_options
-def export(
-    name: str, out: Path, layout: str, data_dir: Path | None, size: int | None, kind: str | None, **options: Any
-) -> None:
-    """Share the data set NAME out over clients and write them to the new folder OUT as PFLlib reads them.
+def export(name: str, out: Path, layout: str, **values: Any) -> None:
+    """Distribute the data set NAME over clients and write PFLlib's files to the new folder OUT.
 
     \b
     Examples:
-      pfl-fast data export mnist PFLlib/dataset/MNIST --clients 20 --beta 0.1 --seed 1 --legacy
+      pfl-fast data export mnist PFLlib/dataset/MNIST --clients 20 --beta 0.1 --legacy-partition
       pfl-fast data export cifar10 cifar10-pat --partition pathological
     """
     from pfl_fast.data.pfllib import export_pfllib
 
-    _check_format(layout)
-    dataset = open_dataset(name, data_dir, size, real_only=True)
-    partition = partition_of(dataset, kind, options)
+    _check_format(layout, EXPORT_FORMATS)
+    dataset, partition = open_partition(read_settings(name, values, real_data_only=True))
     export_pfllib(dataset, partition, out)
-    click.echo(f"{described(partition)}, in {out}")
+    click.echo(f"{described(partition)}, exported to {out}")
 
 
-def _check_format(layout: str) -> None:
-    if layout not in FORMATS:
-        raise ConfigError(f"no format {layout!r} (there is {', '.join(FORMATS)}){did_you_mean(layout, FORMATS)}")
+def _check_format(layout: str, formats: tuple[str, ...]) -> None:
+    if layout not in formats:
+        raise ConfigError(f"no format {layout!r} (there is {', '.join(formats)}){did_you_mean(layout, formats)}")

@@ -1,89 +1,57 @@
-"""What the verbs about data have in common: options, and data sets by name."""
+"""Options and helpers shared by the ``pfl-fast data`` commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from pfl_fast.cli.setting_options import given, setting_options
+from pfl_fast.config import Settings
+from pfl_fast.data.partition_spec import PartitionSpec
+from pfl_fast.errors import raise_config_errors
+from pfl_fast.options import convert
 
 if TYPE_CHECKING:
     from pfl_fast.data.dataset import Dataset
     from pfl_fast.data.partition import Partition
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+DATA_SETTINGS = ("data_dir", "image_size", "samples")
+PARTITION_SETTINGS = tuple(f.name for f in fields(PartitionSpec))
 
-PARTITION_OPTIONS = (
-    click.option(
-        "--partition",
-        "kind",
-        help="iid, dirichlet, pathological, domain, domain-split, superclass or natural. "
-        "Default: natural for imported data with clients of its own, else dirichlet.",
-    ),
-    click.option("--clients", type=int, help="How many; default 20, or as the data set has them."),
-    click.option("--beta", type=float, help="Of dirichlet: small is skewed. Default 0.1."),
-    click.option("--classes-per-client", type=int, help="Of pathological. Default 2."),
-    click.option("--per-client", type=int, help="Keep only a client's first so many training samples."),
-    click.option("--draw", type=int, help="Keep only so many of the clients, drawn at random."),
-    click.option("--test", help="split (pool the official parts and cut them) or official."),
-    click.option("--test-fraction", type=float, help="Of a client's samples, for testing. Default 0.25."),
-    click.option("--validation", type=float, help="Fraction of the training samples for validation. Default 0."),
-    click.option("--batch-size", type=int, help="Clients have samples for one batch of tests. Default 10."),
-    click.option("--least", type=int, help="Fewest samples of a client."),
-    click.option("--cuts", help="Of superclass: equal or random."),
-    click.option("--seed", type=int, help="Everything random follows from it. Default 0."),
-    click.option("--legacy", is_flag=True, default=None, help="The draws of published code; its seed is 1."),
-)
-DATA_OPTIONS = (
-    click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path),
-        help="Look here. Default: $PFL_FAST_DATA, else the user's data folder.",
-    ),
-    click.option("--size", type=click.IntRange(min=1), help="Side of the images, or number of tokens."),
-)
+data_options = setting_options(DATA_SETTINGS)
+partition_options = setting_options((*PARTITION_SETTINGS, *DATA_SETTINGS))
 
 
-def data_options(function: _F) -> _F:
-    """Adds ``data_dir`` and ``size``."""
-    for option in reversed(DATA_OPTIONS):
-        function = option(function)
-    return function
+def read_settings(dataset: str, values: dict[str, Any], *, real_data_only: bool = False) -> Settings:
+    """Returns the settings of the command line, as ``pfl-fast train`` reads them."""
+    errors: list[str] = []
+    settings = convert(Settings, {"dataset": dataset, **given(values)}, errors)
+    raise_config_errors(errors)
+    return Settings(**settings, real_data_only=real_data_only)
 
 
-def partition_options(function: _F) -> _F:
-    """Adds what :func:`partition_of` takes."""
-    for option in reversed(PARTITION_OPTIONS):
-        function = option(function)
-    return function
+def open_dataset(settings: Settings) -> Dataset:
+    """Loads the data set as ``pfl-fast train`` does; messages go to stderr."""
+    from pfl_fast.assembly import load_named
+
+    return load_named(settings, lambda message: click.echo(message, err=True))
 
 
-def open_dataset(name: str, data_dir: Path | None, size: int | None, *, real_only: bool = False) -> Dataset:
-    """An imported data set, or one of the catalogue."""
-    from pfl_fast.data.prepare import load
-    from pfl_fast.data.progress import shown
-
-    return load(name, folder=data_dir, size=size, real_only=real_only, report=_say, progress=shown)
-
-
-def _say(message: str) -> None:
-    click.echo(message, err=True)
-
-
-def partition_of(dataset: Dataset, kind: str | None, options: dict[str, Any]) -> Partition:
-    """The partition the options ask for; what was not given has its default."""
+def open_partition(settings: Settings) -> tuple[Dataset, Partition]:
+    """Loads the data set and makes its partition as ``pfl-fast train`` does."""
     from pfl_fast.data.partition import make_partition
 
-    given = {name: value for name, value in options.items() if value is not None}
-    return make_partition(dataset, kind or ("natural" if dataset.natural else "dirichlet"), **given)
+    dataset = open_dataset(settings)
+    return dataset, make_partition(dataset, settings)
 
 
 def described(partition: Partition) -> str:
-    """One line about a partition."""
+    """Returns a one-line description of a partition."""
     sizes = [len(index) for index in partition.train]
     tests = sum(len(index) for index in partition.test)
     return (
         f"{partition.kind}: {partition.clients} clients with {min(sizes)} to {max(sizes)} training samples "
-        f"({sum(sizes)} in all, {tests} for test), hash {partition.hash}"
+        f"({sum(sizes)} training and {tests} test samples in total), hash {partition.hash}"
     )

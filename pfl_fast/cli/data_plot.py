@@ -1,4 +1,4 @@
-"""``pfl-fast data partition`` and ``plot``: who has what, as a folder and as a picture."""
+"""``pfl-fast data partition`` and ``plot``: save the partition of a data set over clients, and plot it."""
 
 from __future__ import annotations
 
@@ -7,56 +7,66 @@ from typing import Any
 
 import click
 
-from pfl_fast.cli.data_options import data_options, described, open_dataset, partition_of, partition_options
-from pfl_fast.errors import ConfigError, DataError
+from pfl_fast.cli.data_options import (
+    PARTITION_SETTINGS,
+    described,
+    open_dataset,
+    open_partition,
+    partition_options,
+    read_settings,
+)
+from pfl_fast.cli.setting_options import given
+from pfl_fast.errors import ConfigError
 
 
 @click.command()
 @click.argument("name")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to save it in.")
-@data_options
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="folder to save the partition in")
 @partition_options
-def partition(name: str, out: Path, data_dir: Path | None, size: int | None, kind: str | None, **options: Any) -> None:
-    """Share the data set NAME out over clients and save who has which samples.
+def partition(name: str, out: Path, **values: Any) -> None:
+    """Distribute the data set NAME over clients and save the sample indices of each client.
+
+    The same options give the same partition in pfl-fast train, unless the method has its own values of them.
 
     \b
     Examples:
-      pfl-fast data partition mnist --clients 20 --beta 0.1 --seed 1 --legacy --out mnist-20
+      pfl-fast data partition mnist --clients 20 --beta 0.1 --legacy-partition --out mnist-20
       pfl-fast data plot mnist-20 --out mnist-20.png
+      pfl-fast train fedcp --dataset mnist --partition mnist-20
     """
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise DataError(f"{out} is there already; remove it or choose another folder")
-    made = partition_of(open_dataset(name, data_dir, size), kind, options)
+    from pfl_fast.data.cache import refuse_existing
+
+    refuse_existing(out)
+    _, made = open_partition(read_settings(name, values))
     made.save(out)
-    click.echo(f"{described(made)}, in {out}")
+    click.echo(f"{described(made)}, saved in {out}")
 
 
 @click.command()
-@click.argument("what", metavar="NAME|FOLDER")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The picture, a PNG.")
-@data_options
+@click.argument("source", metavar="NAME|FOLDER")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="PNG file to write")
 @partition_options
-def plot(what: str, out: Path, data_dir: Path | None, size: int | None, kind: str | None, **options: Any) -> None:
-    """Draw how many samples of which class each client has.
+def plot(source: str, out: Path, **values: Any) -> None:
+    """Plot the number of training samples per client and class.
 
-    NAME is a data set, shared out as the options say; FOLDER is a saved partition.
+    NAME is a data set, partitioned by the options below; FOLDER is a saved partition, such as that of a run.
 
     \b
     Examples:
       pfl-fast data plot cifar10 --partition dirichlet --clients 20 --beta 0.1 --out cifar10.png
       pfl-fast data plot mnist-20 --out mnist-20.png
+      pfl-fast data plot runs/fedcp-digits-1/partition --out fedcp.png
     """
     from pfl_fast.data.partition import Partition
     from pfl_fast.data.pictures import partition_plot
 
-    if (Path(what) / "partition.json").is_file():
-        made = Partition.load(what)
-        if kind or any(value is not None for value in options.values()):
-            raise ConfigError(f"{what} is a saved partition; leave out the options that would make another")
-        dataset = open_dataset(str(made.settings.get("dataset")), data_dir, size)
+    if (Path(source) / "partition.json").is_file():
+        if said := [f"--{name.replace('_', '-')}" for name in given(values) if name in PARTITION_SETTINGS]:
+            raise ConfigError(f"{source} is a saved partition; leave out the partition options ({', '.join(said)})")
+        made = Partition.load(source)
+        dataset = open_dataset(read_settings(str(made.settings.get("dataset")), values))
         made.check_fits(dataset)
     else:
-        dataset = open_dataset(what, data_dir, size)
-        made = partition_of(dataset, kind, options)
+        dataset, made = open_partition(read_settings(source, values))
     partition_plot(made, dataset.y, out, dataset.classes)
-    click.echo(f"{described(made)}, in {out}")
+    click.echo(f"{described(made)}, plotted in {out}")

@@ -1,4 +1,4 @@
-"""``pfl-fast data show``: sizes, classes and a sheet of samples."""
+"""``pfl-fast data show``: sizes and classes of a data set, and a sheet of its samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_fast.cli.data_options import data_options, open_dataset
+from pfl_fast.cli.data_options import data_options, open_dataset, read_settings
 
 if TYPE_CHECKING:
     from pfl_fast.data.dataset import Dataset
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The picture. Default: NAME.png.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="PNG file to write  [NAME.png]")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 @data_options
-def show(name: str, out: Path | None, as_json: bool, data_dir: Path | None, size: int | None) -> None:
-    """Show the data set NAME: sizes, classes, and a sheet of samples as a PNG.
+def show(name: str, out: Path | None, as_json: bool, **values: Any) -> None:
+    """Print sizes and classes of the data set NAME, and draw a sheet of its samples.
 
     \b
     Examples:
@@ -30,7 +30,7 @@ def show(name: str, out: Path | None, as_json: bool, data_dir: Path | None, size
     """
     from pfl_fast.data.pictures import sample_sheet
 
-    dataset = open_dataset(name, data_dir, size)
+    dataset = open_dataset(read_settings(name, values))
     facts = dataset_facts(dataset)
     if dataset.kind == "images":
         picture = out or Path(f"{name}.png")
@@ -40,7 +40,7 @@ def show(name: str, out: Path | None, as_json: bool, data_dir: Path | None, size
 
 
 def dataset_facts(dataset: Dataset) -> dict[str, Any]:
-    """What there is to know without looking at samples."""
+    """Returns everything about a data set but its samples, for people and for JSON."""
     import numpy as np
 
     counts = np.bincount(dataset.y, minlength=len(dataset.classes))
@@ -67,7 +67,7 @@ def dataset_facts(dataset: Dataset) -> dict[str, Any]:
 
 
 def as_page(facts: dict[str, Any]) -> str:
-    """The facts for a person to read."""
+    """Formats the facts as a table."""
     lines = []
     for name, value in facts.items():
         if isinstance(value, dict):

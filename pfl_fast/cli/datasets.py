@@ -1,4 +1,4 @@
-"""``pfl-fast datasets``: the data sets known by name, and what of them is on disk."""
+"""``pfl-fast datasets``: the catalogue of data sets, and their files on disk."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Any
 
 import click
 
+from pfl_fast.cli.setting_options import setting_options
 from pfl_fast.paths import data_folder
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path),
-    help="Look here. Default: $PFL_FAST_DATA, else the user's data folder.",
-)
-def datasets(as_json: bool, data_dir: Path | None) -> None:
-    """List the data sets known by name, their terms, and what of them is on disk.
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@setting_options(["data_dir"])
+def datasets(as_json: bool, data_dir: str | None) -> None:
+    """List the data sets of the catalogue, their terms, and their files on disk.
 
     \b
     Examples:
@@ -28,15 +25,15 @@ def datasets(as_json: bool, data_dir: Path | None) -> None:
       pfl-fast datasets --data-dir /mnt/data
       pfl-fast datasets --json | python -m json.tool
     """
-    folder = (data_dir or data_folder()).expanduser()
+    folder = Path(data_dir or data_folder()).expanduser()
     rows = catalogue_facts(folder)
     click.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows, folder)
 
 
 def catalogue_facts(folder: Path) -> dict[str, dict[str, Any]]:
-    """Everything the catalogue says, and the files found for it, by name."""
+    """Returns the entries of the catalogue by name, with the files found on disk."""
+    from pfl_fast.data.cache import prepared_folders
     from pfl_fast.data.catalogue import DATASETS, locate
-    from pfl_fast.data.prepare import prepared_folders
 
     rows = {}
     for name, entry in DATASETS.items():
@@ -78,9 +75,9 @@ def _print_table(rows: dict[str, dict[str, Any]], folder: Path) -> None:
         )
     console = Console()
     if not console.is_terminal:
-        console.width = 200  # in a pipe nothing is cut or wrapped
+        console.width = 200  # no truncation or wrapping in a pipe
     console.print(table)
-    console.print(f"\nLooked in {folder}. 'pfl-fast data get NAME' fetches and prepares one.", highlight=False)
+    console.print(f"\nData folder: {folder}. 'pfl-fast data get NAME' downloads a data set.", highlight=False)
 
 
 def _download_size(row: dict[str, Any]) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from pfl_fast import config
-from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, raise_all, setting_options
-from pfl_fast.errors import ConfigError
+from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
+from pfl_fast.errors import ConfigError, raise_config_errors
 from pfl_fast.options import convert, plain
 
-CHANGEABLE = [name for name in SETTINGS if name in config.FREE]
+CHANGEABLE = [name for name in SETTINGS if name in config.NOT_IN_RESULTS]
 
 
 class ResumeCommand(GroupedCommand):
@@ -49,8 +49,7 @@ def resume(run: Path, quiet: bool, **values: Any) -> None:
     """
     errors: list[str] = []
     changes = convert(config.Settings, given(values), errors)
-    if errors:
-        raise_all(errors)
+    raise_config_errors(errors)
     if not (run / "config.toml").exists():
         raise ConfigError(f"{run}: holds no run (config.toml is missing)")
     before = config.read(run / "config.toml")

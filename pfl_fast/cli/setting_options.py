@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from pfl_fast.config import Settings
-from pfl_fast.errors import ConfigError
 from pfl_fast.options import OptionInfo, describe
 
 SETTINGS = {info.name: info for info in describe(Settings)}
@@ -20,8 +19,9 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "config_file", "quiet",
     ),
     "Data and partition": (
-        "image_size", "samples", "augment", "classes_per_client", "per_client", "draw_clients", "partition_seed",
-        "legacy_partition", "test", "test_fraction", "validation", "shuffle", "drop_last",
+        "image_size", "samples", "augment", "classes_per_client", "superclass_cuts", "min_samples", "per_client",
+        "draw_clients", "partition_seed", "legacy_partition", "test", "test_fraction", "validation", "shuffle",
+        "drop_last",
     ),
     "Model and optimizer": (
         "model_options", "head", "dtype", "batch_norm", "lr_decay", "momentum", "weight_decay", "keep_momentum",
@@ -62,11 +62,6 @@ def setting_option(setting: OptionInfo, show_default: bool) -> Callable[[Callabl
     choices = "|".join(str(choice).lower() for choice in setting.choices)
     metavar = choices or METAVARS[setting.type.removesuffix(" | None")]
     return click.option(f"--{flag}", setting.name, metavar=metavar, help=help_text)
-
-
-def raise_all(errors: Sequence[str]) -> NoReturn:
-    """Raises one error with a line for each mistake in the settings."""
-    raise ConfigError(errors[0] if len(errors) == 1 else "\n  ".join(["invalid settings:", *errors]))
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,9 +114,7 @@ def train(
     check_empty(folder)
     try:
         run_experiment(
-            lambda report: Experiment(
-                request.method, preset=request.preset, out=folder, report=report, **request.values
-            ),
+            lambda report: Experiment(request.method, resolved=request.resolved, out=folder, report=report),
             folder,
             quiet,
             as_arguments({name: value for name, value in request.values_with_preset.items() if name in SETTINGS}),

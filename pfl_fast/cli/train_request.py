@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import DATASETS, METHOD_NAMES, MODELS, canonical_name, translate
-from pfl_fast.cli.setting_options import raise_all
 from pfl_fast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pfl_fast.assembly import Resolved
 
 
 @dataclass
@@ -19,7 +21,7 @@ class TrainRequest:
 
     Attributes:
         method: name of the method.
-        preset: name of one of the method's presets, or None.
+        resolved: checked settings and options.
         values: settings and options given by the user.
         values_with_preset: ``values`` on top of the preset's values, to repeat the run with a method without that
             preset.
@@ -27,7 +29,7 @@ class TrainRequest:
     """
 
     method: str
-    preset: str | None
+    resolved: Resolved
     values: dict[str, Any]
     values_with_preset: dict[str, Any]
     notes: list[str]
@@ -65,13 +67,8 @@ def build_request(
     for setting, known, renamed in (("dataset", CATALOGUE, DATASETS), ("model", KNOWN_MODELS, MODELS)):
         if isinstance(values.get(setting), str):
             values[setting] = canonical_name(values[setting], known, renamed)
-    try:
-        resolve(kind, values, preset=preset)
-    except ConfigError as error:
-        errors += str(error).splitlines()
-    if errors:
-        raise_all(errors)
-    return TrainRequest(name, preset, values, {**kind.presets.get(preset or "", {}), **values}, translated.notes)
+    resolved = resolve(kind, values, preset=preset, errors=errors)
+    return TrainRequest(name, resolved, values, {**kind.presets.get(preset or "", {}), **values}, translated.notes)
 
 
 def read_assignments(assignments: Iterable[str], errors: list[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""Random changes of training images, on tensors; what happens to a sample depends on its own key only.
+"""Random augmentation of training images, on tensors.
 
-So a sample is changed alike whether its batch is taken for one client or for many at once, on any device.
+The augmentation of a sample depends on its key only, not on its batch: it is the same for one client or a stack of
+clients, on any device.
 """
 
 from __future__ import annotations
@@ -14,44 +15,44 @@ from torch import Tensor
 from pfl_fast import ops
 
 KINDS = ("none", "flip", "flip-rotate", "crop-flip")
-DEGREES = 30.0  # largest rotation either way
-PADDING = 4  # pixels a crop may leave the image by, on every side
+DEGREES = 30.0  # maximum rotation in either direction
+PADDING = 4  # maximum shift of a crop, in pixels
 
 
 def augment(kind: str, x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
-    """Changes every image by draws from its key.
+    """Augments each image with random draws from its key.
 
-    ``"flip"`` mirrors half of the images left to right, ``"flip-rotate"`` also turns each by an angle uniform in
-    [-30, 30] degrees (bilinear), ``"crop-flip"`` moves each by up to 4 pixels both ways and mirrors half of them. What
-    comes in from outside is black.
+    ``"flip"`` flips half of the images horizontally; ``"flip-rotate"`` also rotates each by an angle uniform in
+    [-30, 30] degrees (bilinear); ``"crop-flip"`` shifts each by up to 4 pixels in both directions and flips half of
+    them. Pixels from outside the image are black.
 
     Args:
         kind: one of ``KINDS``.
         x: ``[*batch, C, H, W]`` floating.
         keys: ``[*batch]`` int64.
-        black: ``[C]``, the value of a black pixel.
+        black: ``[C]`` value of a black pixel.
 
     Returns:
-        A tensor like ``x``, in its memory format.
+        A tensor with the shape, dtype and memory format of ``x``.
     """
     if kind == "none":
         return x
     images = x.flatten(0, -4)
-    draws = ops.philox_uniform(keys.flatten(), [3])  # flip, then angle, or rows and columns
-    columns_first = draws[:, 0] < 0.5
+    draws = ops.philox_uniform(keys.flatten(), [3])  # flip; then angle, or shifts of rows and columns
+    flip = draws[:, 0] < 0.5
     if kind == "crop-flip":
-        moves = (draws[:, 1:] * (2 * PADDING + 1)).long() - PADDING
-        result = _moved(images, moves[:, 0], moves[:, 1], columns_first, black)
+        shifts = (draws[:, 1:] * (2 * PADDING + 1)).long() - PADDING
+        result = _shifted(images, shifts[:, 0], shifts[:, 1], flip, black)
     else:
-        result = torch.where(columns_first[:, None, None, None], images.flip(-1), images)
+        result = torch.where(flip[:, None, None, None], images.flip(-1), images)
         if kind == "flip-rotate":
             result = _rotated(result, (2 * draws[:, 1].double() - 1) * math.radians(DEGREES), black)
     channels_last = x.stride(-3) == 1 and x.shape[-3] > 1
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    return result.to(x.dtype).contiguous(memory_format=layout).view(x.shape)
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    return result.to(x.dtype).contiguous(memory_format=memory_format).view(x.shape)
 
 
-def _moved(images: Tensor, down: Tensor, right: Tensor, flip: Tensor, black: Tensor) -> Tensor:
+def _shifted(images: Tensor, down: Tensor, right: Tensor, flip: Tensor, black: Tensor) -> Tensor:
     count, channels, height, width = images.shape
     rows = torch.arange(height, device=images.device) + down[:, None]
     columns = torch.arange(width, device=images.device) + right[:, None]
@@ -71,13 +72,13 @@ def _within(index: Tensor, size: int) -> Tensor:
 
 
 def _rotated(images: Tensor, angle: Tensor, black: Tensor) -> Tensor:
-    """Counter-clockwise by ``angle`` [n] around the middle."""
+    """Rotates images counter-clockwise by ``angle`` [n] around their centre."""
     height, width = images.shape[-2:]
     # Sine and cosine in float64, rounded once: vectorised and scalar float32 versions differ in the last bit.
     cos, sin = (f(angle).float()[:, None, None] for f in (torch.cos, torch.sin))
     y = (torch.arange(height, device=images.device) - (height - 1) / 2)[:, None]
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     grid = torch.stack([(cos * x - sin * y) * (2 / width), (sin * x + cos * y) * (2 / height)], -1)
-    # Outside the image grid_sample finds zeros: shift black there.
+    # grid_sample pads with zeros: shift values so that black is zero.
     shift = black.float()[:, None, None]
     return F.grid_sample(images.float() - shift, grid, align_corners=False).add_(shift)

@@ -1,4 +1,4 @@
-"""The data sets known by name: where each comes from, its terms, its files, and how it is read."""
+"""Catalogue of data sets: origin, terms, files and readers of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _idx_downloads(
 
 
 def _is_fashion(folder: Path) -> bool:
-    """Fashion-MNIST's files are called like MNIST's; the folder tells."""
+    """Returns whether a folder is Fashion-MNIST's, whose files have the same names as MNIST's."""
     return any("fashion" in part.lower() for part in folder.parts[-2:])
 
 
@@ -189,7 +189,7 @@ DATASETS: dict[str, Entry] = {
 
 
 def entry(name: str) -> Entry:
-    """The entry of that name.
+    """Returns the entry of a data set.
 
     >>> entry("cifar10").input_shape
     (3, 32, 32)
@@ -204,8 +204,11 @@ def entry(name: str) -> Entry:
         raise DataError(f"unknown data set {name!r}{hint or ''}; see 'pfl-fast datasets'") from None
 
 
-def locate(entry: Entry, folder: Path) -> tuple[Source, tuple[Path, ...]] | None:
-    """Which of an entry's layouts a data folder holds, in ``<folder>/<name>/`` or directly, and its files."""
+Found = tuple[Source, tuple[Path, ...]]
+
+
+def locate(entry: Entry, folder: Path) -> Found | None:
+    """Returns the first layout of an entry that is in ``<folder>/<name>/`` or in ``folder``, and its files."""
     for place in (*(folder / name for name in entry.folders), folder):
         for source in entry.sources:
             if files := source.find(place):

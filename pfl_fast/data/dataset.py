@@ -1,4 +1,4 @@
-"""A data set, in memory or memory-mapped: flat arrays. Partitions index into them, batches are taken from them."""
+"""A data set as flat arrays, in memory or memory-mapped. Partitions hold indices into them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Dataset:
     """All samples of a data set, official training and test parts together.
 
     Attributes:
-        name: as in the catalogue.
+        name: name in the catalogue, or of an imported data set.
         x: ``[N, H, W, C]`` uint8 images, ``[N, L]`` int32 tokens (0 is padding), or ``[N, ...]`` float32 features.
         y: ``[N]`` int64 labels.
-        classes: what the labels mean.
-        test: ``[N]`` bool, whether a sample belongs to the official test part.
-        mean: per channel, of the values scaled to [0, 1]; images only.
-        std: likewise.
-        domain: ``[N]`` int64, for sets that consist of domains.
-        domains: their names.
+        classes: names of the labels.
+        test: ``[N]`` bool, True for samples of the official test part.
+        mean: mean of each channel, for values scaled to [0, 1]; images only.
+        std: standard deviation of each channel, for values scaled to [0, 1]; images only.
+        domain: ``[N]`` int64 domain of each sample, or None.
+        domains: names of the domains.
         labels: other labellings ``[N]`` by name, such as CIFAR-100's ``"fine"`` and ``"coarse"``.
         vocabulary: number of different tokens; text only.
-        pools_test: whether official test samples join the others when clients' samples are split anew; the papers leave
-            Tiny-ImageNet's validation images out.
-        natural: for imported data, each client's ``(train, test)`` samples as they came.
-        source: ``"real"``, ``"synthetic stand-in"`` (generated, because the real data was not there), ``"synthetic"``
-            or ``"imported"``; goes into every result.
+        pools_test: True if random splits include the official test part; the papers leave out the validation images of
+            Tiny-ImageNet.
+        natural: ``(train, test)`` indices of each client of imported data, or None.
+        source: ``"real"``, ``"synthetic stand-in"`` (generated because the real data is missing), ``"synthetic"`` or
+            ``"imported"``; recorded with every result.
     """
 
     name: str
@@ -61,14 +61,14 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """What a model gets for one sample: ``(C, H, W)``, ``(L,)`` or the features' own shape."""
+        """Shape of one sample as the model receives it: ``(C, H, W)``, ``(L,)`` or the shape of the features."""
         if self.kind == "images":
             height, width, channels = self.x.shape[1:]
             return (channels, height, width)
         return tuple(self.x.shape[1:])
 
     def relabel(self, labelling: str, classes: tuple[str, ...]) -> Dataset:
-        """The same samples under another of ``labels``."""
+        """Returns the same samples with another labelling of ``labels``."""
         if labelling not in self.labels:
             hint = did_you_mean(labelling, self.labels)
             raise DataError(f"{self.name}: no labelling {labelling!r} (there is {', '.join(self.labels)}){hint}")

@@ -1,4 +1,4 @@
-"""The part of the catalogue whose data sets consist of domains."""
+"""Catalogue of data sets that consist of domains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pfl_fast.data.sources.image_folders import Layout
 from pfl_fast.data.sources.names import DIGITS, DOMAINNET10, OFFICE_CALTECH10, PACS
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-UNSCALED_MEAN, UNSCALED_STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+UNCHANGED_MEAN, UNCHANGED_STD = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 DOMAINNET_DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 OFFICE_DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 
@@ -45,14 +45,15 @@ DOMAIN_DATASETS: dict[str, Entry] = {
         title="Digits-Five",
         kind="images",
         homepage="https://github.com/med-air/FedBN",
-        licence="those of its five parts; SVHN non-commercial only",
+        licence="licences of the five parts; SVHN non-commercial only",
         classes=10,
         samples=737_540,
         size=32,
         downloads=(Download("digit_dataset.zip"),),
-        by_hand="fetch digit_dataset.zip as FedBN's README says (https://github.com/med-air/FedBN) and unpack it, or "
-        "place the originals: MNIST's idx files, http://ufldl.stanford.edu/housenumbers/ train_32x32.mat and "
-        "test_32x32.mat, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/ usps.bz2 and usps.t.bz2, "
+        by_hand="download digit_dataset.zip from the link in FedBN's README (https://github.com/med-air/FedBN) and "
+        "unpack it, or place the original files: MNIST's idx files, http://ufldl.stanford.edu/housenumbers/ "
+        "train_32x32.mat and test_32x32.mat, "
+        "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/ usps.bz2 and usps.t.bz2, "
         "Digit-Five's syn_number.mat and mnistm_with_label.mat",
         sources=(
             digits5.SOURCE,
@@ -71,8 +72,8 @@ DOMAIN_DATASETS: dict[str, Entry] = {
         samples=2_533,
         size=256,
         downloads=(Download("office_caltech_10.zip"),),
-        by_hand="fetch office_caltech_10.zip as FedBN's README says (https://github.com/med-air/FedBN); zip or "
-        "unpacked",
+        by_hand="download office_caltech_10.zip from the link in FedBN's README (https://github.com/med-air/FedBN), "
+        "zip or unpacked",
         sources=(
             image_folders.source(
                 Layout(
@@ -88,8 +89,8 @@ DOMAIN_DATASETS: dict[str, Entry] = {
         domains=4,
         official_test=False,
         augment="flip-rotate",
-        mean=UNSCALED_MEAN,
-        std=UNSCALED_STD,
+        mean=UNCHANGED_MEAN,
+        std=UNCHANGED_STD,
     ),
     "domainnet": Entry(
         title="DomainNet, ten classes",
@@ -104,8 +105,8 @@ DOMAIN_DATASETS: dict[str, Entry] = {
         folders=("domainnet", "DomainNet"),
         domains=6,
         augment="flip-rotate",
-        mean=UNSCALED_MEAN,
-        std=UNSCALED_STD,
+        mean=UNCHANGED_MEAN,
+        std=UNCHANGED_STD,
     ),
     "office-home": Entry(
         title="Office-Home",
@@ -116,8 +117,8 @@ DOMAIN_DATASETS: dict[str, Entry] = {
         samples=15_588,
         size=224,
         downloads=(Download("office_home.zip", (), "md5:b1c14819770c4448fd5b6d931031c91c", 1_200_000_000),),
-        by_hand="fetch OfficeHomeDataset_10072016.zip from its homepage (Google Drive), or DomainBed's "
-        "office_home.zip; zip or unpacked",
+        by_hand="download OfficeHomeDataset_10072016.zip from its homepage (Google Drive), or DomainBed's "
+        "office_home.zip, zip or unpacked",
         sources=(
             image_folders.source(
                 Layout(
@@ -141,7 +142,7 @@ DOMAIN_DATASETS: dict[str, Entry] = {
         samples=9_991,
         size=224,
         downloads=(Download("PACS.zip", (), "md5:fd5db817f7cdafeef3bfd525aaf9b42e", 180_000_000),),
-        by_hand="fetch PACS.zip from its homepage (Google Drive), or DomainBed's copy; zip or unpacked",
+        by_hand="download PACS.zip from its homepage (Google Drive), or DomainBed's copy, zip or unpacked",
         sources=(
             image_folders.source(
                 Layout(("art_painting", "cartoon", "photo", "sketch"), ("PACS*.zip", "pacs*.zip"), PACS)

@@ -1,4 +1,4 @@
-"""Downloads that survive a bad line: resumed, retried, verified, and only then given their name."""
+"""Downloads files: interrupted downloads are resumed, failed ones retried, complete ones verified."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Progress = Callable[[int, int | None], None]
 
 
 class _TemporaryError(Exception):
-    """Worth another try, continuing where it stopped."""
+    """A failure after which the download may be resumed."""
 
 
 class _MirrorError(Exception):
-    """Another address may do, not this one."""
+    """A failure of this address; another one may work."""
 
 
 def fetch(
@@ -38,22 +38,22 @@ def fetch(
     wait: float = 0.5,
     timeout: float = 30.0,
 ) -> Path:
-    """Downloads a file to ``target``, unless it is there.
+    """Downloads a file to ``target``, unless it exists.
 
-    Bytes go to ``<target>.part``, which a later call continues. Only a complete file with the right checksum is renamed
-    to ``target``.
+    Bytes are written to ``<target>.part``, which a later call continues. Only a complete file with the right checksum
+    is renamed to ``target``.
 
     Args:
-        urls: address, or several of the same file, tried in order.
-        target: the file to make; folders are made too.
-        checksum: ``"md5:..."`` or ``"sha256:..."``; None when none is published.
-        progress: called with the bytes so far and the bytes in all (None when unknown).
-        tries: attempts at each address; an attempt that brought bytes does not count.
-        wait: seconds before the second attempt, doubled for each further one.
-        timeout: seconds of silence after which an attempt is given up.
+        urls: address of the file, or several addresses, tried in order.
+        target: file to write; its folders are made.
+        checksum: ``"md5:..."`` or ``"sha256:..."``; None if none is published.
+        progress: called with the number of bytes received and in total (None if unknown).
+        tries: attempts at each address; attempts that received bytes do not count.
+        wait: seconds before the second attempt, doubled before each further one.
+        timeout: seconds without data after which an attempt fails.
 
     Raises:
-        DataError: naming what went wrong at each address.
+        DataError: naming the failure of each address.
     """
     if target.is_file():
         return target
@@ -69,7 +69,7 @@ def fetch(
                 continued = _size(part) > 0
                 _download(url, part, progress, tries, wait, timeout)
                 if continued and checksum and file_checksum(part, checksum.split(":")[0]) != checksum:
-                    # What an earlier call left was of another file.
+                    # The .part file of an earlier call belonged to another file.
                     part.unlink()
                     _download(url, part, progress, tries, wait, timeout)
                 _verify(part, checksum)
@@ -96,7 +96,7 @@ def _download(url: str, part: Path, progress: Progress | None, tries: int, wait:
 
 
 def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
-    """Gets the rest of the file, or all of it when the server cannot continue."""
+    """Downloads the rest of the file, or all of it if the server cannot resume."""
     have = _size(part)
     headers = {"User-Agent": f"pfl-fast/{__version__}", "Accept-Encoding": "identity"}
     if have:
@@ -109,7 +109,7 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
             if error.headers.get("Content-Range", "").endswith(f"/{have}"):
                 return
             part.unlink(missing_ok=True)
-            raise _TemporaryError("the part fetched before does not fit") from None
+            raise _TemporaryError("the part downloaded before does not fit") from None
         kind = _TemporaryError if error.code in (408, 425, 429) or error.code >= 500 else _MirrorError
         raise kind(f"the server answers {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
@@ -118,7 +118,7 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
         resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         if response.status == 206 and not resumed:
             part.unlink(missing_ok=True)
-            raise _TemporaryError("the server sent another part than the one asked for")
+            raise _TemporaryError("the server sent another part of the file than requested")
         start = have if resumed else 0
         length = response.headers.get("Content-Length")
         total = start + int(length) if length and length.isdigit() else None
@@ -149,7 +149,7 @@ def _save(
 
 
 def _verify(part: Path, checksum: str | None) -> None:
-    """Deletes what is not the file that was asked for."""
+    """Deletes a downloaded file that is a web page, empty, or has the wrong checksum."""
     with part.open("rb") as file:
         beginning = file.read(64).lstrip().lower()
     if beginning.startswith((b"<!doctype", b"<html")):
@@ -163,11 +163,11 @@ def _verify(part: Path, checksum: str | None) -> None:
     found = file_checksum(part, checksum.split(":")[0])
     if found != checksum:
         part.unlink()
-        raise _MirrorError(f"what it sent has checksum {found} instead of {checksum}, and was deleted")
+        raise _MirrorError(f"the file has checksum {found} instead of {checksum}, and was deleted")
 
 
 def file_checksum(file: Path, algorithm: str = "sha256") -> str:
-    """A file's checksum as ``"<algorithm>:<hex digits>"``."""
+    """Returns the checksum of a file as ``"<algorithm>:<hex digits>"``."""
     with file.open("rb") as opened:
         return f"{algorithm}:{hashlib.file_digest(opened, algorithm).hexdigest()}"
 

@@ -1,4 +1,4 @@
-"""What the catalogue says about a data set."""
+"""Entries of the catalogue of data sets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ RESEARCH = "none stated; used for research"
 
 @dataclass(frozen=True)
 class Download:
-    """A file of a data set.
+    """A file to download.
 
     Attributes:
-        file: its name.
-        urls: where it is, the preferred address first; none when it cannot be fetched automatically.
-        checksum: ``"md5:..."`` or ``"sha256:..."``, None when none is published.
-        bytes: its size, about; 0 when unknown.
+        file: name of the file.
+        urls: addresses, the preferred one first; none if the file must be fetched by hand.
+        checksum: ``"md5:..."`` or ``"sha256:..."``, None if none is published.
+        bytes: approximate size, 0 if unknown.
     """
 
     file: str
@@ -32,26 +32,26 @@ class Entry:
     """A data set of the catalogue.
 
     Attributes:
-        title: its full name.
+        title: full name.
         kind: ``"images"``, ``"text"`` or ``"features"``.
-        homepage: where it comes from.
-        licence: or terms of use, as far as stated.
+        homepage: address of the authors' page.
+        licence: licence or terms of use.
         classes: number of classes.
         samples: number of samples, training and test together.
-        size: default side of the images, or number of tokens.
+        size: default height and width of images, or number of tokens.
         channels: 1 or 3 for images, 0 otherwise.
-        downloads: its files.
-        by_hand: how to get and place files that cannot be fetched automatically.
-        sources: accepted layouts, the preferred one first, and how each is read; none when it is generated.
-        folders: where below the data folder files are looked for, beside the data folder itself.
-        mean: per channel, of values in [0, 1].
-        std: likewise.
-        domains: number of domains, 0 when it has none.
-        official_test: whether it comes with a test part.
-        pools_test: whether test samples join the others when clients' samples are split anew.
+        downloads: files to download.
+        by_hand: instructions for files that must be fetched by hand.
+        sources: accepted layouts with their readers, the preferred one first; none for generated data.
+        folders: subfolders of the data folder that may hold the files; the data folder itself is searched last.
+        mean: mean of each channel, for values in [0, 1].
+        std: standard deviation of each channel, for values in [0, 1].
+        domains: number of domains, or 0.
+        official_test: True if the data set has an official test part.
+        pools_test: True if random splits include the official test part.
         augment: default augmentation of training images.
-        base: the entry whose files it shares, when it is only another labelling of it.
-        labelling: which one.
+        base: name of the entry with the same files, if this one is another labelling of it.
+        labelling: name of that labelling.
         vocabulary: number of tokens of a stand-in; text only.
     """
 
@@ -79,14 +79,14 @@ class Entry:
 
     @property
     def download_bytes(self) -> int:
-        """Size of all downloads, about; 0 when unknown."""
+        """Approximate size of all downloads, 0 if unknown."""
         return sum(download.bytes for download in self.downloads)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """What a model gets for one sample, at the default size: ``(C, H, W)`` or ``(L,)``."""
+        """Shape of one sample at the default size: ``(C, H, W)`` or ``(L,)``."""
         return self.shape(self.size)
 
     def shape(self, size: int) -> tuple[int, ...]:
-        """Likewise at another size."""
+        """Returns the shape of one sample at another size."""
         return (self.channels, size, size) if self.kind == "images" else (size,)

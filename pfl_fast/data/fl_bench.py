@@ -1,8 +1,11 @@
-"""Partitions of FL-bench: a pickled list of sample numbers per client."""
+"""Partitions of FL-bench: ``partition.pkl``, a pickled list with the sample indices of each client."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +16,17 @@ from pfl_fast.data.unpickle import load_plain
 from pfl_fast.errors import DataError
 
 
-def read_fl_bench(file: str | Path, dataset: Dataset) -> Partition:
-    """Reads ``partition.pkl``, which indexes the official training and test parts of ``dataset`` one after the other.
+def read_fl_bench(path: str | Path, dataset: Dataset) -> Partition:
+    """Reads a partition that ``generate_data.py`` of FL-bench wrote for the same data set.
 
-    Training clients and those kept for testing only all become clients, in their order.
+    Indices count the official training part first, then the official test part. If ``all_stats.json`` is next to the
+    partition, the labels of each client are compared with it, because FL-bench may order a data set differently.
+
+    Args:
+        path: ``partition.pkl``, or the folder that holds it.
+        dataset: data set of the partition.
     """
-    file = Path(file)
+    file = Path(path, "partition.pkl") if Path(path).is_dir() else Path(path)
     try:
         with file.open("rb") as stream:
             content = load_plain(stream, str(file))
@@ -33,12 +41,38 @@ def read_fl_bench(file: str | Path, dataset: Dataset) -> Partition:
         try:
             lists = [np.asarray(client.get(split, []), dtype=np.int64).reshape(-1) for client in clients]
         except (ValueError, TypeError, OverflowError) as error:
-            raise DataError(f"{file}: the lists for {split!r} are not sample numbers ({error})") from error
+            raise DataError(f"{file}: the lists for {split!r} are not sample indices ({error})") from error
         if any(len(index) and not 0 <= index.min() <= index.max() < len(pooled) for index in lists):
             raise DataError(
-                f"{file}: samples outside the {len(pooled)} of {dataset.name}; was it made for another set?"
+                f"{file}: indices outside the {len(pooled)} samples of {dataset.name}; made for another data set?"
             )
         return tuple(pooled[index] for index in lists)
 
     settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), "from": "FL-bench"}
-    return Partition("natural", settings, column("train"), column("test"), column("val"))
+    result = Partition("natural", settings, column("train"), column("test"), column("val"))
+    if empty := [client for client, index in enumerate(result.train) if not len(index)]:
+        raise DataError(
+            f"{file}: client {empty[0]} has no training samples ({len(empty)} such clients); "
+            "generate it with --split sample"
+        )
+    _check_labels(file.with_name("all_stats.json"), result, dataset)
+    return result
+
+
+def _check_labels(file: Path, partition: Partition, dataset: Dataset) -> None:
+    if not file.is_file():
+        return
+    try:
+        stats: dict[str, Any] = json.loads(file.read_text())
+        expected = [stats.get(str(client), {}).get("y", {}) for client in range(partition.clients)]
+        counts = [{int(label): int(count) for label, count in labels.items() if count} for labels in expected]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return  # other versions of FL-bench name the classes instead of numbering them
+    splits = zip(partition.train, partition.test, partition.validation, strict=True)
+    for client, (count, index) in enumerate(zip(counts, splits, strict=True)):
+        found = dict(Counter(dataset.y[np.concatenate(index)].tolist()))
+        if count and found != count:
+            raise DataError(
+                f"{file}: client {client} has labels {count}, but its samples of {dataset.name} have {found}; "
+                "FL-bench's data set has other samples or another order"
+            )

@@ -1,7 +1,7 @@
-"""Exchange with PFLlib and the code of the papers around it: one pickled npz file per client and split.
+"""Imports and exports the files of PFLlib and related papers: one pickled npz file per client and split.
 
-Reading goes through :func:`pfl_fast.data.unpickle.load_plain`, so that no file can run anything; writing gives the
-pickled form that those programs expect.
+Files are read by :func:`pfl_fast.data.unpickle.load_plain`, which executes no code, and written as pickles, which those
+programs expect.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast import atomic
+from pfl_fast.data.cache import refuse_existing
 from pfl_fast.data.dataset import IMPORTED, Dataset
 from pfl_fast.data.partition import Partition
-from pfl_fast.data.store import new_folder
 from pfl_fast.data.unpickle import load_plain
 from pfl_fast.errors import DataError
 
 NAME = re.compile(r"(?:train|test)?(\d+)_?\.npz")  # 3.npz, or train3_.npz in the code of FedCP
-EXACT = 1e-6  # how far a pixel may be from one of 256 values
+EXACT = 1e-6  # maximum rounding error of an 8-bit pixel
 
 
 def import_pfllib(folder: str | Path, name: str | None = None) -> Dataset:
-    """Reads ``train/<i>.npz`` and ``test/<i>.npz`` (or ``train<i>_.npz``), and ``config.json`` if it is there.
+    """Reads ``train/<i>.npz`` and ``test/<i>.npz`` (or ``train<i>_.npz``), and an optional ``config.json``.
 
-    Images that are 8-bit ones scaled to [-1, 1] become uint8 again; other numbers stay float32 features, and (tokens,
+    8-bit images scaled to [-1, 1] are converted back to uint8; other numbers stay float32 features, and (tokens,
     length) pairs become rows of tokens.
 
     Args:
-        folder: of the data set.
-        name: of the result; by default that of the folder.
+        folder: folder of the data set.
+        name: name of the imported data set. Default: name of the folder.
 
     Returns:
-        A data set whose ``natural`` partition is the one that was read.
+        A data set whose ``natural`` clients are those of the files.
     """
     folder = Path(folder)
     files = {split: _client_files(folder, split) for split in ("train", "test")}
@@ -60,7 +61,7 @@ def import_pfllib(folder: str | Path, name: str | None = None) -> Dataset:
 
 
 def read_client(file: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """One client's ``(x, y)``: y int64; x int32 tokens or float32 numbers."""
+    """Reads the ``(x, y)`` of one client: y is int64, x int32 tokens or float32 numbers."""
     try:
         with zipfile.ZipFile(file) as archive, archive.open("data.npy") as member:
             stream = cast(BinaryIO, member)
@@ -88,7 +89,7 @@ def read_client(file: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
 def _numbers(x: Any) -> NDArray[Any]:
     if isinstance(x, np.ndarray) and not x.dtype.hasobject:
         return x.astype(np.int32 if x.dtype.kind in "iu" else np.float32)
-    rows = [tokens for tokens, _ in x]  # of pairs (tokens, length)
+    rows = [tokens for tokens, _ in x]  # x holds pairs (tokens, length)
     result = np.zeros((len(rows), max(map(len, rows), default=0)), dtype=np.int32)
     for row, tokens in zip(result, rows, strict=True):
         row[: len(tokens)] = tokens
@@ -106,7 +107,7 @@ def _client_files(folder: Path, split: str) -> dict[int, Path]:
 
 
 def _samples(folder: Path, parts: list[NDArray[Any]]) -> tuple[NDArray[Any], int]:
-    """All parts as one array, and the number of channels if they are 8-bit images."""
+    """Returns all parts as one array, and the number of channels of 8-bit images, else 0."""
     if len({part.dtype for part in parts}) > 1:
         raise DataError(f"{folder}: some clients have tokens and some have numbers")
     if parts[0].dtype == np.int32 and parts[0].ndim == 2:
@@ -122,7 +123,7 @@ def _samples(folder: Path, parts: list[NDArray[Any]]) -> tuple[NDArray[Any], int
 
 
 def _as_bytes(x: NDArray[np.float32]) -> NDArray[np.uint8] | None:
-    """``[n, H, W, C]`` uint8, if that is exact."""
+    """Returns ``[n, H, W, C]`` uint8, or None if the conversion is not exact."""
     pixels = np.rint((x * np.float32(0.5) + np.float32(0.5)) * 255)
     exact = np.all((pixels >= 0) & (pixels <= 255) & (np.abs(pixels / np.float32(127.5) - 1 - x) <= EXACT))
     return np.ascontiguousarray(np.moveaxis(pixels.astype(np.uint8), 1, -1)) if exact else None
@@ -136,27 +137,28 @@ def _num_classes(folder: Path, y: NDArray[np.int64]) -> int:
     try:
         stated = int(json.loads(file.read_text()).get("num_classes", least))
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{file}: not readable ({error}); remove it, the data can be imported without it") from error
+        raise DataError(f"{file}: not readable ({error}); remove it, it is optional") from error
     if stated < least:
         raise DataError(f"{file}: num_classes is {stated}, but there is a label {least - 1}; correct or remove it")
     return stated
 
 
 def export_pfllib(dataset: Dataset, partition: Partition, folder: str | Path) -> None:
-    """Writes ``train/<i>.npz``, ``test/<i>.npz`` and ``config.json`` as PFLlib reads them, into a new folder.
+    """Writes ``train/<i>.npz``, ``test/<i>.npz`` and ``config.json`` in PFLlib's format into a new folder.
 
-    Images are scaled to [-1, 1]; validation samples are left out, since PFLlib has none.
+    Images are scaled to [-1, 1]; validation samples are left out, because PFLlib has none.
     """
-    with new_folder(Path(folder)) as unfinished:
+    refuse_existing(Path(folder))
+    with atomic.new_folder(Path(folder)) as unfinished:
         for split in ("train", "test"):
             (unfinished / split).mkdir()
             for client, index in enumerate(getattr(partition, split)):
-                data: Any = {"x": _their_samples(dataset, index), "y": dataset.y[index]}
+                data: Any = {"x": _pfllib_samples(dataset, index), "y": dataset.y[index]}
                 np.savez_compressed(unfinished / split / f"{client}.npz", data=data)
         (unfinished / "config.json").write_text(json.dumps(_config(dataset, partition)))
 
 
-def _their_samples(dataset: Dataset, index: NDArray[np.int64]) -> NDArray[Any]:
+def _pfllib_samples(dataset: Dataset, index: NDArray[np.int64]) -> NDArray[Any]:
     x = dataset.x[index]
     if dataset.kind == "images":
         scaled = (x.astype(np.float32) / 255 - np.float32(0.5)) / np.float32(0.5)

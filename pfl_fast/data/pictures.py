@@ -1,4 +1,4 @@
-"""Pictures of data sets and partitions, as PNG files; nothing is shown on a screen."""
+"""PNG pictures of data sets and partitions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pfl_fast.randomness import key, permutation
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-EXAMPLES = 12  # images per class in a row
-ROWS = 20  # classes that get a row of their own; more are shown with one image each
-GRID = 20  # images side by side, for those
-LARGEST = 60  # classes in a row, when every domain has one
+EXAMPLES = 12  # images per row, with one row per class
+ROWS = 20  # maximum number of classes with a row each; with more classes, each gets one image
+GRID = 20  # images per row, with one image per class
+LARGEST = 60  # maximum number of images per row, with one row per domain
 INK = "#2b6cb0"
 
 
 def sample_sheet(dataset: Dataset, file: str | Path, seed: int = 0) -> None:
-    """A montage of images drawn at random: a row per class, a row per domain, or one image for each of many classes."""
+    """Draws random images into a PNG: one row per class, one row per domain, or one image per class."""
     if dataset.kind != "images":
-        raise DataError(f"{dataset.name} holds {dataset.kind}, of which there is no picture")
+        raise DataError(f"{dataset.name} holds {dataset.kind}; only images can be drawn")
     if len(dataset) == 0:
-        raise DataError(f"{dataset.name} is empty, so there is nothing to show")
+        raise DataError(f"{dataset.name} is empty; there is nothing to draw")
     if dataset.domain is not None:
         cells = _domain_cells(dataset, seed)
         rows, columns = list(dataset.domains), list(dataset.classes[:LARGEST])
@@ -49,13 +49,13 @@ def sample_sheet(dataset: Dataset, file: str | Path, seed: int = 0) -> None:
 def partition_plot(
     partition: Partition, y: NDArray[np.int64], file: str | Path, classes: Sequence[str] | None = None
 ) -> None:
-    """Training samples of every client in every class, as bubbles whose area is the number of samples.
+    """Plots the training samples of each client and class as bubbles with areas proportional to their number.
 
     Args:
-        partition: over the samples labelled ``y``.
-        y: ``[n]`` labels.
-        file: the PNG to write.
-        classes: their names; by default numbers.
+        partition: partition to plot.
+        y: ``[n]`` labels of the data set.
+        file: PNG file to write.
+        classes: names of the classes. Default: their numbers.
     """
     labels = len(classes) if classes is not None else int(y.max(initial=0)) + 1
     counts = np.stack([np.bincount(y[index], minlength=labels) for index in partition.train])
@@ -64,7 +64,7 @@ def partition_plot(
     axes, save = _figure(width * partition.clients + 0.2, height * labels + 0.2, max(map(len, names)))
     client, label = np.nonzero(counts)
     cell = min(width, height)
-    widest = 72 * max(0.95 * cell, min(0.14, 2.2 * cell))  # points; where cells are tiny, bubbles may overlap
+    widest = 72 * max(0.95 * cell, min(0.14, 2.2 * cell))  # points; bubbles of tiny cells may overlap
     areas = np.maximum(0.4, widest**2 * counts[client, label] / counts.max())
     axes.scatter(client, label, s=areas, c=INK, alpha=0.75, linewidths=0)
     axes.set(xlim=(-0.7, partition.clients - 0.3), ylim=(labels - 0.3, -0.7), xlabel="client", ylabel="class")
@@ -92,13 +92,13 @@ def _title(partition: Partition, largest: int) -> str:
 
 
 def _ticks(count: int, cell: float, room: float) -> list[int]:
-    """Every n-th number, so that labels have ``room`` inches each."""
+    """Returns every n-th number, so that labels have ``room`` inches each."""
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, count + 1) if step * cell >= room or step > count)
     return list(range(0, count, step))
 
 
 def _figure(width: float, height: float, longest: int) -> tuple[Axes, Any]:
-    """Axes of this size in inches with room for labels around them, and what writes the file."""
+    """Returns axes of a size in inches with margins for labels, and a function that writes the file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -133,18 +133,18 @@ def _domain_cells(dataset: Dataset, seed: int) -> list[list[int | None]]:
 
 
 def _short(name: str) -> str:
-    """As much of a name as fits under an image."""
+    """Shortens a name to fit under an image."""
     return name if len(name) <= 12 else f"{name[:11]}…"
 
 
 def _montage(
     dataset: Dataset, cells: list[list[int | None]], rows: list[str], columns: list[str], file: str | Path
 ) -> None:
-    step = -(-max(dataset.x.shape[1:3]) // 96)  # large images are thinned out
+    step = -(-max(dataset.x.shape[1:3]) // 96)  # large images are subsampled
     small = dataset.x[:, ::step, ::step]
     height, width, channels = small.shape[1:]
     zoom = max(1, round(64 / max(height, width)))
-    gap = 2 if rows else 12 + round(max(height, width) * zoom / 8)  # names stand between the images
+    gap = 2 if rows else 12 + round(max(height, width) * zoom / 8)  # class names are written between the images
     tall, wide = height * zoom + gap, width * zoom + 2
     sheet = np.full((tall * len(cells), wide * len(cells[0]), 3), 255, dtype=np.uint8)
     for row, line in enumerate(cells):

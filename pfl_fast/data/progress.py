@@ -1,4 +1,4 @@
-"""How far a download is: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of downloads: a bar on a terminal, a line every 20 percent elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP = 20  # percent between lines
 
 @contextmanager
 def shown(label: str) -> Iterator[Progress]:
-    """Shows one download on stderr; what it yields is the ``progress`` of ``fetch``."""
+    """Shows the progress of a download on stderr; yields the ``progress`` argument of ``fetch``."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
@@ -32,15 +32,15 @@ def shown(label: str) -> Iterator[Progress]:
 
 
 def _lines(label: str, console: Console) -> Progress:
-    said = -1
+    shown_step = -1
 
     def say(done: int, total: int | None) -> None:
-        nonlocal said
-        # Without a known end, a line for every doubling.
+        nonlocal shown_step
+        # Of unknown size: a line whenever the bytes double.
         step = done * 100 // total // STEP if total else done.bit_length()
-        if step > said:
-            said = step
-            how_far = f"{step * STEP} % of {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
-            console.print(f"{label}: {how_far}", highlight=False, soft_wrap=True)
+        if step > shown_step:
+            shown_step = step
+            progress = f"{step * STEP} % of {total / 1e6:.1f} MB" if total else f"{done / 1e6:.1f} MB"
+            console.print(f"{label}: {progress}", highlight=False, soft_wrap=True)
 
     return say

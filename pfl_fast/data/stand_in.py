@@ -1,4 +1,4 @@
-"""Generated data in the shape of a real data set that is not there. It says so in ``source``, and so do all results."""
+"""Generated stand-ins for missing data sets, marked in ``source`` and in all results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MOST_BYTES = 1 << 28
 
 
 def stand_in(name: str, size: int, samples: int | None, seed: int) -> Dataset:
-    """Same shape, classes and domains as the real data set, fewer samples.
+    """Generates a data set with the shape, classes and domains of the real one, and fewer samples.
 
     Args:
-        name: in the catalogue.
-        size: side of the images, or number of tokens.
-        samples: how many; None takes 6000, or as many as fit into 256 MB.
-        seed: of the generator.
+        name: name in the catalogue.
+        size: height and width of images, or number of tokens.
+        samples: number of samples; None: 6000, or as many as fit into 256 MB.
+        seed: random seed.
     """
     entry = DATASETS[name]
     fine = DATASETS[entry.base] if entry.base else entry

@@ -1,4 +1,4 @@
-"""Generated data that can be learned, but not at once: for tests, demonstrations, and where real data is absent."""
+"""Generated data sets that a model learns over several epochs: for tests, demonstrations and stand-ins."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pfl_fast.data.dataset import SYNTHETIC, Dataset
 from pfl_fast.errors import did_you_mean
 from pfl_fast.randomness import generator, key, permutation
 
-GRID = 4  # prototypes are smooth: so many values along each side
-FINEST = 64  # larger images are drawn in squares of pixels
+GRID = 4  # values along each side of a smooth pattern, before interpolation
+FINEST = 64  # larger images are drawn at this resolution and enlarged
 BLOCK = 512
-DISTINCT = 0.8  # how much classes differ; their samples differ by 1
-TEST_SHARE = 6  # every sixth sample is for the official test
+DISTINCT = 0.8  # standard deviation between classes, relative to that between samples of a class
+TEST_SHARE = 6  # every sixth sample is in the official test part
 PADDING, START, SPECIAL = 0, 1, 3
 
 
@@ -31,20 +31,21 @@ def synthetic(
     vocabulary: int = 2000,
     name: str = "synthetic",
 ) -> Dataset:
-    """A data set in which every class, and every domain, has a pattern of its own.
+    """Generates a data set in which each class and each domain has its own pattern.
 
-    Images are a smooth pattern per class, shifted at random, under clutter as smooth and noise; domains change colours
-    and background. Texts draw some of their words from a topic per class. Features are noise around a centre.
+    Images show the smooth pattern of their class, shifted at random, with smooth clutter and noise; domains change
+    colours and background. Texts draw some of their words from the topic of their class. Features are noise around the
+    centre of their class.
 
     Args:
-        samples: how many, at least 1; classes (and domains) are as equal as can be.
+        samples: number of samples, at least 1; sizes of classes (and domains) differ by at most one.
         shape: ``(C, H, W)`` with C = 1 or 3, ``(L,)`` tokens, or any shape of features.
         classes: number of classes.
         domains: number of domains, 0 for none.
-        seed: all else equal, the same seed gives the same data.
+        seed: random seed.
         kind: ``"images"``, ``"text"`` or ``"features"``.
         vocabulary: number of tokens; text only.
-        name: of the data set.
+        name: name of the data set.
 
     >>> data = synthetic(7, (1, 5, 5), 2)
     >>> data.x.shape, sorted(data.y.tolist())
@@ -108,14 +109,14 @@ def _images(
 
 
 def _smooth(key: int, count: int, height: int, width: int, channels: int) -> NDArray[np.float32]:
-    """``[count, H, W, C]``: random values on a coarse grid, interpolated."""
+    """Returns ``[count, H, W, C]`` random values on a coarse grid, interpolated."""
     grid = generator(key).standard_normal((count, GRID, GRID, channels), np.float32)
     down, across = (_interpolation(length) for length in (height, width))
     return np.asarray(np.einsum("hg,ngkc,wk->nhwc", down, grid, across, optimize=True), np.float32)
 
 
 def _interpolation(length: int) -> NDArray[np.float32]:
-    """``[length, GRID]`` weights."""
+    """Returns ``[length, GRID]`` weights of a linear interpolation."""
     place = np.linspace(0, GRID - 1, length)
     return np.asarray(np.maximum(0, 1 - np.abs(place[:, None] - np.arange(GRID))), np.float32)
 
@@ -123,7 +124,7 @@ def _interpolation(length: int) -> NDArray[np.float32]:
 def _text(
     y: Labels, domain: Labels | None, shape: tuple[int, ...], classes: int, domains: int, seed: int, vocabulary: int
 ) -> NDArray[Any]:
-    """A quarter of the words come from the class's topic, in domains a tenth from the domain's, the rest from all."""
+    """Draws a quarter of the words from the topic of the class and a tenth from that of the domain, if any."""
     words = vocabulary - SPECIAL
     topic_size = max(1, min(50, words // (classes + domains)))
     topics = permutation(key(seed, "synthetic topics"), words)[: (classes + domains) * topic_size] + SPECIAL

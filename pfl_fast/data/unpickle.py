@@ -1,7 +1,7 @@
-"""Pickles of plain data, read without executing them.
+"""Reads pickles of plain data without executing code.
 
-A pickle is a program that may call anything it can name. Here it can name only what the pickles of NumPy arrays name,
-and even those names lead to the small stand-ins below, which refuse unusual arguments.
+A pickle may call any function that it names. Here it can name only the functions that pickles of NumPy arrays use, and
+gets the replacements below, which refuse unusual arguments.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
 
 class _Array:
-    """What a pickle gets for ``numpy.ndarray``; it cannot be called, so it cannot allocate."""
+    """Replaces ``numpy.ndarray``; it cannot be called, so that it cannot allocate memory."""
 
     __slots__ = ()
 
 
 class _Reconstruct:
-    """``numpy._core.multiarray._reconstruct``: an empty array, whose contents come later."""
+    """Replaces ``numpy._core.multiarray._reconstruct``, which makes an empty array to be filled."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ class _Reconstruct:
 
 
 class _Dtype:
-    """``numpy.dtype``, always a copy, so that a pickle cannot alter NumPy's own."""
+    """Replaces ``numpy.dtype``; always copies, so that a pickle cannot change NumPy's own dtypes."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class _Dtype:
 
 
 class _Scalar:
-    """``numpy._core.multiarray.scalar``: one number."""
+    """Replaces ``numpy._core.multiarray.scalar``, which makes one number."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class _Scalar:
 
 
 class _FromBuffer:
-    """``numpy._core.numeric._frombuffer``: how protocol 5 writes arrays."""
+    """Replaces ``numpy._core.numeric._frombuffer``, which makes the arrays of protocol 5."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class _FromBuffer:
 
 
 class _Encode:
-    """``_codecs.encode``: how protocol 2 writes bytes."""
+    """Replaces ``_codecs.encode``, which makes the bytes of protocol 2."""
 
     __slots__ = ()
 
@@ -82,7 +82,7 @@ class _Encode:
 
 
 class _Bytes:
-    """``bytes``: how protocol 2 writes no bytes at all."""
+    """Replaces ``bytes``, which makes the empty bytes of protocol 2."""
 
     __slots__ = ()
 
@@ -103,7 +103,7 @@ _GLOBALS: dict[tuple[str, str], object] = {
 
 
 class _RefusedError(Exception):
-    """A pickle named something that is not plain data."""
+    """The pickle names an object that is not plain data."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -115,18 +115,18 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(file: BinaryIO, name: str) -> object:
-    """Reads one pickled object from where ``file`` stands.
+    """Reads one pickled object from the current position of ``file``.
 
     Args:
-        file: opened for reading bytes.
-        name: how errors call it, usually the path.
+        file: binary file.
+        name: name for error messages, usually the path.
 
     Returns:
-        NumPy arrays, dicts, lists, tuples, numbers, str, bytes and None, nested in any way. The text strings of
-        Python 2, bytes included, become str by Latin-1.
+        NumPy arrays, dicts, lists, tuples, numbers, str, bytes and None, nested in any way. Strings of Python 2 are
+        decoded as Latin-1.
 
     Raises:
-        DataError: if the pickle names anything else (nothing of it was executed), or is broken.
+        DataError: if the pickle names anything else (which is not executed), or is broken.
 
     >>> import io
     >>> load_plain(io.BytesIO(pickle.dumps({"y": [1, 2]})), "labels.pkl")
@@ -154,7 +154,7 @@ def load_plain(file: BinaryIO, name: str) -> object:
 
 
 def _check_plain(root: object) -> None:
-    """Refuses what opcodes alone can build (sets, the stand-ins themselves)."""
+    """Raises for objects that opcodes build without naming them (sets, the replacements themselves)."""
     waiting, seen = [root], set()
     while waiting:
         value = waiting.pop()

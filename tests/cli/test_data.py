@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from pfl_fast.cli import main
-from pfl_fast.data import prepare
+from pfl_fast.data import load
 from pfl_fast.errors import DataError
 from tests.data.archives import write_mnist
 
@@ -36,7 +36,7 @@ def test_datasets_as_json(tmp_path):
     assert rows["cifar10"]["input_shape"] == [3, 32, 32]
 
 
-def test_the_environment_names_the_folder(tmp_path, monkeypatch):
+def test_the_environment_variable_sets_the_data_folder(tmp_path, monkeypatch):
     write_mnist(tmp_path / "elsewhere")
     monkeypatch.setenv("PFL_FAST_DATA", str(tmp_path / "elsewhere"))
     assert json.loads(run("datasets", "--json").output)["mnist"]["on_disk"]["raw"]
@@ -44,13 +44,13 @@ def test_the_environment_names_the_folder(tmp_path, monkeypatch):
 
 def test_get(tmp_path):
     write_mnist(tmp_path / "mnist")
-    result = run("data", "get", "mnist", "--size", "9", "--data-dir", str(tmp_path))
+    result = run("data", "get", "mnist", "--image-size", "9", "--data-dir", str(tmp_path))
     assert result.exit_code == 0, result.output
-    assert "mnist: 10 samples of 1 x 9 x 9, 3 of them for test, 10 classes (real)" in result.output
+    assert "mnist: 10 samples of 1 x 9 x 9, 3 of them test samples, 10 classes (real)" in result.output
     assert (tmp_path / "prepared" / "mnist-9" / "x.npy").is_file()
 
 
-def test_datasets_finds_what_a_read_only_folder_led_to(tmp_path):
+def test_datasets_finds_the_cache_of_a_read_only_folder(tmp_path):
     folder = tmp_path / "read-only"
     write_mnist(folder)
     folder.chmod(0o555)
@@ -64,7 +64,7 @@ def test_datasets_finds_what_a_read_only_folder_led_to(tmp_path):
         folder.chmod(0o755)
 
 
-def test_get_says_what_to_do_by_hand(tmp_path):
+def test_get_prints_instructions_for_manual_downloads(tmp_path):
     result = run("data", "get", "pacs", "--data-dir", str(tmp_path))
     assert result.exit_code == 1
     assert result.output.startswith("Error: pacs: not found")
@@ -72,11 +72,11 @@ def test_get_says_what_to_do_by_hand(tmp_path):
     assert "Traceback" not in result.output
 
 
-def test_get_never_gives_a_stand_in(monkeypatch):
+def test_get_never_generates_a_stand_in(monkeypatch):
     def fail(*_, **__):
         raise DataError("no connection")
 
-    monkeypatch.setattr(prepare, "fetch", fail)
+    monkeypatch.setattr(load, "fetch", fail)
     result = run("data", "get", "cifar10")
     assert result.exit_code == 1
     assert "no connection" in result.output
@@ -87,7 +87,7 @@ def test_get_never_gives_a_stand_in(monkeypatch):
     ("arguments", "code", "message"),
     [
         (["data", "get", "mnst"], 1, "did you mean 'mnist'"),
-        (["data", "get", "mnist", "--size", "0"], 2, "--size"),
+        (["data", "get", "mnist", "--image-size", "0"], 2, "image_size: must be at least 1"),
         (["data", "get"], 2, "Missing argument"),
     ],
 )

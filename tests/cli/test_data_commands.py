@@ -1,4 +1,5 @@
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def run(tmp_path, monkeypatch):
     return invoke
 
 
-def test_show_tells_sizes_and_draws_a_sheet(run, tmp_path):
+def test_show_prints_sizes_and_draws_a_sheet(run, tmp_path):
     page = run(show, "digits")
     assert "1797" in page
     assert "digits.png" in page
@@ -45,9 +46,9 @@ def test_a_partition_is_saved_and_drawn(run, tmp_path):
     assert loaded.hash in run(plot, "saved", "--out", "saved.png")
     assert loaded.hash in run(plot, "digits", "--clients", 5, "--seed", 3, "--out", "named.png")
     assert (tmp_path / "saved.png").read_bytes() == (tmp_path / "named.png").read_bytes()
-    with pytest.raises(DataError, match="saved is there already"):
+    with pytest.raises(DataError, match="saved already exists"):
         run(partition, "digits", "--out", "saved")
-    with pytest.raises(ConfigError, match="leave out the options"):
+    with pytest.raises(ConfigError, match=r"leave out the partition options \(--clients\)"):
         run(plot, "saved", "--clients", 5, "--out", "saved.png")
 
 
@@ -60,7 +61,7 @@ def test_a_partition_of_other_data_is_not_drawn(run, tmp_path):
         run(plot, "saved", "--out", "saved.png")
 
 
-def test_clients_go_out_and_come_back(run, tmp_path):
+def test_exported_clients_can_be_imported(run, tmp_path):
     said = run(export, "digits", "out", "--partition", "pathological", "--clients", 10, "--classes-per-client", 2)
     assert "10 clients" in said
     assert len(import_pfllib(tmp_path / "out").natural) == 10
@@ -68,15 +69,33 @@ def test_clients_go_out_and_come_back(run, tmp_path):
     facts = json.loads(run(show, "mine", "--json"))
     assert (facts["source"], facts["clients"], facts["samples"]) == ("imported", 10, 1797)
     assert run(plot, "mine", "--out", "mine.png").startswith("natural: 10 clients")
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         run(import_, "out", "--name", "mine")
 
 
-def test_imports_go_where_they_are_told(run, tmp_path):
+def test_imports_go_to_the_data_dir(run, tmp_path):
     run(export, "digits", "out", "--clients", 3)
     run(import_, "out", "--data-dir", "elsewhere")
     assert np.load(tmp_path / "elsewhere" / "imported" / "out" / "y.npy").shape == (1797,)
     assert "1797" in run(show, "out", "--data-dir", "elsewhere")
+
+
+def test_fl_bench_partitions_are_imported_and_trained_on(run, cli, tmp_path):
+    clients = [{"train": np.arange(0, 20), "val": [], "test": np.arange(20, 30)}, {"train": [40, 41], "test": [42]}]
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "partition.pkl").write_bytes(pickle.dumps({"separation": {}, "data_indices": clients}))
+    said = run(import_, "digits", "--format", "fl-bench", "--out", "saved")
+    loaded = Partition.load(tmp_path / "saved")
+    assert "natural: 2 clients with 2 to 20 training samples" in said
+    assert [index.tolist() for index in (*loaded.train, *loaded.test)][1:] == [[40, 41], [*range(20, 30)], [42]]
+    cli("train", "local", "--dataset", "digits", "--partition", "saved", "--rounds", 1, "--out", "run")
+    assert Partition.load(tmp_path / "run" / "partition").hash == loaded.hash
+    with pytest.raises(DataError, match="saved already exists"):
+        run(import_, "digits", "--format", "fl-bench", "--out", "saved")
+    with pytest.raises(ConfigError, match="say --out FOLDER"):
+        run(import_, "digits", "--format", "fl-bench")
+    with pytest.raises(ConfigError, match="--dataset and --out are options of --format fl-bench, not of pfllib"):
+        run(import_, "digits", "--dataset", "digits")
 
 
 def test_mistakes_are_named(run):

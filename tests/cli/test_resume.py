@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pfl_fast.cli.resume import CHANGEABLE
-from pfl_fast.config import FREE
+from pfl_fast.config import NOT_IN_RESULTS
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.experiment import Experiment
 from tests.cli.conftest import SMALL, read_rounds
@@ -39,7 +39,7 @@ def test_finished_run_prints_its_summary(cli):
 
 def test_options_are_the_settings_that_may_change(cli):
     page = cli("resume", "--help").stdout
-    assert set(CHANGEABLE) == FREE
+    assert set(CHANGEABLE) == NOT_IN_RESULTS
     for name in CHANGEABLE:
         assert f"--{name.replace('_', '-')} " in page
     assert "--lr" not in page

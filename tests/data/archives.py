@@ -48,7 +48,7 @@ def idx(array):
 
 
 def write_mnist(folder, train=7, test=3, zipped=True, **replaced):
-    """Four idx files; returns images and labels."""
+    """Writes four idx files; returns images and labels."""
     x, y = pixels(1, train + test, 28, 28), np.arange(train + test) % 10
     members = {
         "train-images-idx3-ubyte": idx(x[:train]),
@@ -63,7 +63,7 @@ def write_mnist(folder, train=7, test=3, zipped=True, **replaced):
 
 
 def cifar10_members(per_batch=3, seed=1):
-    """CIFAR-10's python archive; returns it with images ``[N, 32, 32, 3]`` and labels in order."""
+    """Returns the members of CIFAR-10's python archive, its images ``[N, 32, 32, 3]`` and its labels."""
     members, images, labels = {}, [], []
     for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
         x, y = pixels(seed + i, per_batch, 3072), [(i + j) % 10 for j in range(per_batch)]
@@ -77,7 +77,7 @@ def cifar10_members(per_batch=3, seed=1):
 
 
 def tiny_members(wnids=("n02", "n01", "n03"), per_class=3, side=64):
-    """Tiny-ImageNet with PNG data under JPEG names, and its arrays: train by sorted name, then validation."""
+    """Returns the members of Tiny-ImageNet's archive, with PNG data, and its images in order of loading."""
     root, members, images = "tiny-imagenet-200/", {}, {}
     for c, wnid in enumerate(wnids):
         for i in range(per_class):

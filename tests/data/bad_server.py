@@ -1,4 +1,4 @@
-"""An HTTP server that misbehaves on request."""
+"""An HTTP server with faults."""
 
 import http.server
 import re
@@ -8,7 +8,7 @@ CONTENT = bytes(range(256)) * 1021
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves CONTENT, badly: ``faults`` are used up one request at a time, then it behaves."""
+    """Serves CONTENT; each of the first requests has one of ``faults``, the others have none."""
 
     daemon_threads = True
     content = CONTENT
@@ -61,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_chunks(self, body, start):
-        """Half of it, then nothing, although more was announced."""
+        """Sends half of the announced chunks and closes the connection."""
         self.protocol_version = "HTTP/1.1"
         self.send_response(206 if start else 200)
         if start:

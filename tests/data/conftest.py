@@ -2,13 +2,14 @@ import threading
 
 import pytest
 
-from pfl_fast.data.prepare import load
+from pfl_fast.data.load import load
+from pfl_fast.errors import DataError
 from tests.data.bad_server import Server
 
 
 @pytest.fixture
 def raw(tmp_path):
-    """A folder for a data set's own files."""
+    """Folder of the original files of a data set."""
     folder = tmp_path / "raw"
     folder.mkdir()
     return folder
@@ -21,12 +22,28 @@ def said():
 
 @pytest.fixture
 def load_real(raw, said):
-    """Loads from ``raw``, real data only, nothing from the net."""
+    """Loads real data from ``raw``, without downloads."""
 
     def loader(name, **more):
         return load(name, **{"folder": raw, "real_only": True, "download": False, "report": said.append, **more})
 
     return loader
+
+
+@pytest.fixture
+def refuses(raw, load_real):
+    """Checks that a data set cannot be loaded from ``raw``, why, and that no cache is left."""
+
+    def caches():
+        return [path for path in raw.glob("prepared/*") if path.is_dir()]
+
+    def check(name, message, **more):
+        before = caches()
+        with pytest.raises(DataError, match=message):
+            load_real(name, **more)
+        assert caches() == before
+
+    return check
 
 
 @pytest.fixture

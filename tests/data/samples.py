@@ -3,17 +3,23 @@
 import numpy as np
 
 from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.partition import PartitionSpec, make_partition
+
+
+def partitioned(dataset, rule, **options):
+    """A partition by a rule, other options at their defaults."""
+    return make_partition(dataset, PartitionSpec(rule, **options))
 
 
 def images(y, *, shape=(6, 5, 3), test=None, seed=0, **fields):
-    """uint8 images, no two alike, with these labels."""
+    """A data set of random uint8 images with these labels."""
     y = np.asarray(y, dtype=np.int64)
     x = np.random.default_rng(seed).integers(0, 256, (len(y), *shape), dtype=np.uint8)
     return labelled(y, x=x, test=test, mean=(0.5,) * shape[-1], std=(0.25,) * shape[-1], **fields)
 
 
 def labelled(y, *, x=None, test=None, **fields):
-    """A data set of which only the labels matter."""
+    """A data set with these labels; its features are the sample numbers."""
     y = np.asarray(y, dtype=np.int64)
     return Dataset(
         "toy",

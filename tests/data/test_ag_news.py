@@ -1,7 +1,6 @@
 import pytest
 
 from pfl_fast.data.sources.ag_news import tokenize
-from pfl_fast.errors import DataError
 
 TRAIN = '"3","Oil up","Oil, oil and gas."\n"1","War","Peace; war"\n'
 TEST = '"4","Oil","Unheard of"\n'
@@ -57,17 +56,15 @@ def test_columns_with_a_header(raw, load_real):
         ("0,a,b\n", "1 labels outside 0 to 3"),
     ],
 )
-def test_broken_files(raw, load_real, train, message):
+def test_broken_files(raw, refuses, train, message):
     write(raw, train)
-    with pytest.raises(DataError, match=message):
-        load_real("agnews")
+    refuses("agnews", message)
 
 
-def test_not_text(raw, load_real):
+def test_not_text(raw, refuses):
     write(raw)
     (raw / "train.csv").write_bytes(b"\xff\xfe\x00garbage")
-    with pytest.raises(DataError, match=r"train\.csv, line"):
-        load_real("agnews")
+    refuses("agnews", r"train\.csv, line")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def test_none_is_the_same_tensor():
     assert augment("none", x, keys, BLACK) is x
 
 
-def test_flip_mirrors_about_half():
+def test_about_half_of_the_images_are_flipped():
     x, keys = batch(400)
     out = augment("flip", x, keys, BLACK)
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(out, x, strict=True)]

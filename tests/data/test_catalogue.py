@@ -16,7 +16,7 @@ def test_all_names_are_there():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_entry_says_where_it_comes_from(name):
+def test_every_entry_has_a_homepage_and_files(name):
     found = entry(name)
     assert found.title
     assert found.licence

@@ -21,11 +21,11 @@ def get(urls, target, checksum=MD5, **more):
     return fetch(urls, target, checksum=checksum, wait=0.001, **more)
 
 
-def left_over(target):
+def files_next_to(target):
     return sorted(path.name for path in target.parent.iterdir())
 
 
-def test_a_file_arrives_and_is_not_fetched_twice(server, target):
+def test_a_file_is_downloaded_once(server, target):
     seen = []
     assert get(server.url, target, progress=lambda *now: seen.append(now)) == target
     assert target.read_bytes() == CONTENT
@@ -33,10 +33,10 @@ def test_a_file_arrives_and_is_not_fetched_twice(server, target):
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     get(server.url, target)
     assert len(server.requests) == 1
-    assert left_over(target) == ["data.bin"]
+    assert files_next_to(target) == ["data.bin"]
 
 
-def test_a_cut_connection_is_continued(server, target):
+def test_a_cut_connection_is_resumed(server, target):
     server.faults = ("cut", "cut", "cut", "cut", "cut", "cut")
     get(server.url, target, tries=2)
     assert target.read_bytes() == CONTENT
@@ -49,7 +49,7 @@ def test_a_cut_without_content_length_is_noticed_by_the_checksum(server, target)
     server.length, server.faults = False, ("cut",)
     with pytest.raises(DataError, match=r"data\.bin.*instead of md5:.*deleted"):
         get(server.url, target)
-    assert left_over(target) == []
+    assert files_next_to(target) == []
 
 
 def test_no_content_length(server, target):
@@ -60,14 +60,14 @@ def test_no_content_length(server, target):
     assert seen[-1] == (len(CONTENT), None)
 
 
-def test_a_server_that_ignores_ranges_starts_over(server, target):
+def test_a_server_that_ignores_ranges_sends_the_whole_file(server, target):
     server.ranges, server.faults = False, ("cut",)
     get(server.url, target)
     assert target.read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("size", [1, 1009, len(CONTENT)])
-def test_an_earlier_part_is_used(server, target, size):
+def test_a_part_file_is_continued(server, target, size):
     target.parent.mkdir()
     target.with_name("data.bin.part").write_bytes(CONTENT[:size])
     get(server.url, target)
@@ -75,14 +75,14 @@ def test_an_earlier_part_is_used(server, target, size):
     assert server.requests == [f"bytes={size}-"]
 
 
-def test_a_cut_between_chunks_is_continued(server, target):
+def test_a_connection_cut_between_chunks_is_resumed(server, target):
     server.faults = ("chunks", "chunks")
     get(server.url, target)
     assert target.read_bytes() == CONTENT
     assert server.requests[1] == f"bytes={len(CONTENT) // 2}-"
 
 
-def test_another_part_than_the_one_asked_for_starts_over(server, target):
+def test_a_wrong_range_restarts_the_download(server, target):
     server.faults = ("cut", "other part")
     get(server.url, target, None)
     assert target.read_bytes() == CONTENT
@@ -95,14 +95,14 @@ def test_only_http(target, url):
         get(url, target)
 
 
-def test_an_earlier_part_that_is_too_long_is_dropped(server, target):
+def test_a_part_file_that_is_too_long_is_discarded(server, target):
     target.parent.mkdir()
     target.with_name("data.bin.part").write_bytes(CONTENT + b"more")
     get(server.url, target)
     assert target.read_bytes() == CONTENT
 
 
-def test_an_earlier_part_of_something_else_never_gets_the_name(server, target):
+def test_a_part_file_of_another_file_is_discarded(server, target):
     target.parent.mkdir()
     target.with_name("data.bin.part").write_bytes(b"something else")
     get(server.url, target)
@@ -120,14 +120,14 @@ def test_an_earlier_part_of_something_else_never_gets_the_name(server, target):
         (b"", None, "an empty file"),
     ],
 )
-def test_garbage_is_deleted(server, target, content, checksum, message):
+def test_wrong_files_are_deleted(server, target, content, checksum, message):
     server.content = content
     with pytest.raises(DataError, match=message):
         get(server.url, target, checksum)
-    assert left_over(target) == []
+    assert files_next_to(target) == []
 
 
-def test_without_checksum_the_file_is_taken(server, target):
+def test_files_without_a_checksum_are_accepted(server, target):
     assert get(server.url, target, None).read_bytes() == CONTENT
 
 
@@ -139,13 +139,13 @@ def test_not_found_is_final_and_names_the_remedy(server, target):
 
 
 @pytest.mark.parametrize("code", [503, 429, 500])
-def test_a_busy_server_is_asked_again(server, target, code):
+def test_a_busy_server_is_retried(server, target, code):
     server.faults = (code, code)
     get(server.url, target)
     assert len(server.requests) == 3
 
 
-def test_a_busy_server_is_not_asked_for_ever(server, target):
+def test_a_busy_server_is_not_retried_for_ever(server, target):
     server.faults = (503,) * 50
     with pytest.raises(DataError, match=r"503.*after 3 tries"):
         get(server.url, target, tries=3)
@@ -166,7 +166,7 @@ def test_the_next_mirror_is_tried(server, target):
     assert target.read_bytes() == CONTENT
 
 
-def test_a_silent_server(target):
+def test_a_silent_server_times_out(target):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/data.bin"
         with pytest.raises(DataError, match="timed out"):
@@ -182,7 +182,7 @@ def test_a_full_disk(server, target):
     assert not target.exists()
 
 
-def test_a_folder_that_cannot_be_made(server, tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error(server, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="choose another data folder"):
         get(server.url, tmp_path / "file" / "data.bin")

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.partition import Partition
 from pfl_fast.errors import DataError
-from tests.data.samples import images, labelled
+from tests.data.samples import images, labelled, partitioned
 
 
 def partition_of(sizes, tests=1):
@@ -126,7 +126,7 @@ def test_clients_without_a_batch_are_named():
 def test_evaluation_is_in_order_and_the_union_counts_shared_tests_once():
     domain = np.repeat([0, 1], 30)
     dataset = images(np.arange(60) % 5, test=np.arange(60) % 3 == 0, domain=domain, domains=("a", "b"))
-    data = FederatedData(dataset, make_partition(dataset, "domain-split", clients=4), augment="flip")
+    data = FederatedData(dataset, partitioned(dataset, "domain-split", clients=4), augment="flip")
     batches = list(data.evaluation("test", 3, batch_size=4))
     assert [len(batch.y) for batch in batches] == [4, 4, 2]
     index = data.indices("test", 3)
@@ -187,7 +187,7 @@ def test_mistakes_are_named():
         FederatedData(labelled([0, 0], x=np.zeros((2, 4, 4, 3), dtype=np.uint8)), partition_of([1]))
     small = labelled(np.arange(40) % 2)
     with pytest.raises(DataError, match="the partition is of toy with 40 samples, but toy has 50"):
-        FederatedData(labelled(np.arange(50) % 2), make_partition(small, "iid", clients=2))
+        FederatedData(labelled(np.arange(50) % 2), partitioned(small, "iid", clients=2))
 
 
 def test_half_types():

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from pfl_fast.data.partition import make_partition
 from pfl_fast.data.pfllib import read_client
 from pfl_fast.errors import DataError
-from tests.data.samples import labelled
+from tests.data.samples import labelled, partitioned
 
 DIRICHLET = {
     "mnist": "2630 499 1630 2541 1917 6189 1256 1269 3600 4006 3116 3772 3613 2134 5730 5448 3628 5653 5266 6103",
@@ -64,26 +63,26 @@ def numbers(text):
 @pytest.mark.parametrize("name", DIRICHLET)
 def test_dirichlet_totals(real_data, name):
     dataset = labelled(labels(real_data, name))
-    assert totals(make_partition(dataset, "dirichlet", clients=20, seed=1, legacy=True)) == numbers(DIRICHLET[name])
+    assert totals(partitioned(dataset, "dirichlet", clients=20, legacy_partition=True)) == numbers(DIRICHLET[name])
 
 
 @pytest.mark.parametrize("name", PATHOLOGICAL)
 def test_pathological_totals(real_data, name):
     classes = 10 if name == "cifar100" else 2
     dataset = labelled(labels(real_data, name))
-    made = make_partition(dataset, "pathological", clients=20, seed=1, legacy=True, classes_per_client=classes)
+    made = partitioned(dataset, "pathological", clients=20, legacy_partition=True, classes_per_client=classes)
     assert totals(made) == numbers(PATHOLOGICAL[name])
 
 
-def test_ag_news_totals_which_take_twelve_tries():
+def test_ag_news_totals_take_twelve_tries():
     """Totals depend on the number of samples per class only, so no text is needed."""
-    made = make_partition(labelled(np.repeat(np.arange(4), 31900)), "dirichlet", clients=20, seed=1, legacy=True)
+    made = partitioned(labelled(np.repeat(np.arange(4), 31900)), "dirichlet", clients=20, legacy_partition=True)
     assert totals(made) == numbers(AG_NEWS)
 
 
 def test_mnist_histogram(real_data):
     y = labels(real_data, "mnist")
-    made = make_partition(labelled(y), "dirichlet", clients=20, seed=1, legacy=True)
+    made = partitioned(labelled(y), "dirichlet", clients=20, legacy_partition=True)
     counts = [np.bincount(y[np.concatenate(both)], minlength=10) for both in zip(made.train, made.test, strict=True)]
     np.testing.assert_array_equal(counts, [numbers(row) for row in MNIST.strip().splitlines()])
 
@@ -93,7 +92,7 @@ def test_mnist_histogram(real_data):
 def test_published_clients_have_the_same_labels_in_the_same_order(real_data, client, split):
     """Their pool was in another order, so images within a class differ; everything that was drawn is the same."""
     y = labels(real_data, "mnist")
-    made = make_partition(labelled(y), "dirichlet", clients=20, seed=1, legacy=True)
+    made = partitioned(labelled(y), "dirichlet", clients=20, legacy_partition=True)
     _, theirs = read_client(real_data / "pfllib_sample" / split / f"{split}{client}_.npz")
     np.testing.assert_array_equal(y[getattr(made, split)[client]], theirs)
 
@@ -114,9 +113,9 @@ def test_the_split_is_that_of_scikit_learn():
 
 def test_legacy_gives_up_instead_of_looping_for_ever():
     with pytest.raises(DataError, match=r"1000 tries.*raise beta"):
-        make_partition(labelled([0] * 40), "dirichlet", clients=4, beta=1e-3, least=8, seed=1, legacy=True)
+        partitioned(labelled([0] * 40), "dirichlet", clients=4, beta=0.001, min_samples=8, legacy_partition=True)
 
 
 def test_legacy_refuses_classes_too_small_to_share():
     with pytest.raises(DataError, match="class 0 has 3 samples, too few for 4 clients"):
-        make_partition(labelled(np.repeat([0, 1], 3)), "pathological", clients=4, seed=1, legacy=True)
+        partitioned(labelled(np.repeat([0, 1], 3)), "pathological", clients=4, legacy_partition=True)

@@ -1,4 +1,4 @@
-"""Peak memory of going through a large memory-mapped set."""
+"""Peak memory of one epoch over a large memory-mapped data set."""
 
 import subprocess
 import sys
@@ -6,14 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-# What is measured is how much the peak of the whole process (ru_maxrss) grows after importing torch, which by itself
-# takes half a gigabyte in CUDA builds. Every page of the mapped file that was touched counts.
+# Measures the growth of the process's peak memory (ru_maxrss) after importing torch, which takes half a gigabyte in
+# CUDA builds. Touched pages of the mapped file count.
 SCRIPT = """
 import resource, sys
 import numpy as np
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.data.partition import make_partition
+from pfl_fast.data.partition import PartitionSpec, make_partition
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -22,7 +22,7 @@ before = peak()
 x = np.load(sys.argv[1], mmap_mode="r")
 y = np.arange(len(x)) % 200
 dataset = Dataset("large", x, y, tuple(map(str, range(200))), np.zeros(len(x), bool), (0.5,) * 3, (0.5,) * 3)
-data = FederatedData(dataset, make_partition(dataset, "dirichlet", clients=20, seed=0))
+data = FederatedData(dataset, make_partition(dataset, PartitionSpec("dirichlet", clients=20)))
 seen = sum(len(y) for client in range(20) for _, y, _ in data.batches(client, 0, 0))
 seen += sum(group.y.numel() for groups in data.stacked(range(20), 0, 1) for group in groups)
 seen += sum(len(y) for client in range(20) for _, y in data.evaluation("test", client))

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from pfl_fast.data.partition import KINDS, Partition, make_partition
+from pfl_fast.data.partition import KINDS, Partition, PartitionSpec, make_partition
 from pfl_fast.errors import ConfigError, DataError, PflFastError
-from tests.data.samples import cifar100_like, labelled
+from tests.data.samples import cifar100_like, labelled, partitioned
 
 
 def three_domains(sizes=(30, 11, 17), test_every=4):
@@ -36,9 +36,9 @@ def assert_disjoint(partition, shared_tests=False):
 def problems(draw):
     classes = draw(st.integers(1, 7))
     y = draw(st.lists(st.integers(0, classes - 1), min_size=1, max_size=150))
-    return {
-        "dataset": labelled(y, test=np.arange(len(y)) % draw(st.integers(2, 9)) == 0),
-        "kind": draw(st.sampled_from(["iid", "dirichlet", "pathological"])),
+    dataset = labelled(y, test=np.arange(len(y)) % draw(st.integers(2, 9)) == 0)
+    options = {
+        "partition": draw(st.sampled_from(["iid", "dirichlet", "pathological"])),
         "clients": draw(st.integers(1, 13)),
         "seed": draw(st.integers(0, 99)),
         "beta": draw(st.sampled_from([1e-4, 0.01, 0.1, 1.0, 100.0])),
@@ -47,51 +47,53 @@ def problems(draw):
         "validation": draw(st.sampled_from([0.0, 0.2, 0.9])),
         "test": draw(st.sampled_from(["split", "official"])),
         "test_fraction": draw(st.sampled_from([0.0, 0.25, 0.5])),
-        "legacy": draw(st.sampled_from([False, False, False, True])),
+        "legacy_partition": draw(st.sampled_from([False, False, False, True])),
     }
+    return dataset, PartitionSpec(**options)
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
-def test_every_sample_is_used_at_most_once_or_the_request_is_refused(problem):
+def test_every_sample_is_used_at_most_once_or_the_spec_is_refused(problem):
+    dataset, spec = problem
     try:
-        made = make_partition(**problem)
+        made = make_partition(dataset, spec)
     except PflFastError:
         reject()
-    assert made.clients == problem["clients"]
+    assert made.clients == spec.clients
     assert_disjoint(made)
     assert min(map(len, made.train)) >= 1
     used = all_indices(made)
     assert used.dtype == np.int64
-    assert used.max() < len(problem["dataset"])
-    if problem["per_client"]:
-        assert max(map(len, made.train)) <= problem["per_client"]
-    if problem["test"] == "official":
-        assert not problem["dataset"].test[np.concatenate(made.train)].any()
-        assert problem["dataset"].test[np.concatenate(made.test)].all()
+    assert used.max() < len(dataset)
+    if spec.per_client:
+        assert max(map(len, made.train)) <= spec.per_client
+    if spec.test == "official":
+        assert not dataset.test[np.concatenate(made.train)].any()
+        assert dataset.test[np.concatenate(made.test)].all()
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(2, 9), st.sampled_from([1e-4, 0.01, 0.1, 1.0]), st.integers(0, 99))
 def test_dirichlet_succeeds_whenever_the_samples_suffice(clients, each, beta, seed):
     y = np.arange(clients * each) % 3
-    made = make_partition(labelled(y), "dirichlet", clients=clients, beta=beta, seed=seed, least=each)
+    made = partitioned(labelled(y), "dirichlet", clients=clients, beta=beta, seed=seed, min_samples=each)
     assert [len(a) + len(b) for a, b in zip(made.train, made.test, strict=True)] == [each] * clients
     assert_disjoint(made)
 
 
-def test_the_impossible_is_refused_with_the_arithmetic():
+def test_too_few_samples_are_refused_with_the_arithmetic():
     dataset = labelled(np.arange(10_000) % 10)
     with pytest.raises(DataError, match=r"500 x 40 = 20000 samples, but there are 10000; take at most 250 clients"):
-        make_partition(dataset, "dirichlet", clients=500, seed=0, least=40)
+        partitioned(dataset, "dirichlet", clients=500, seed=0, min_samples=40)
     with pytest.raises(DataError, match="11 x 1 = 11 samples, but there are 10"):
-        make_partition(labelled([0] * 10), "dirichlet", clients=11, seed=1, legacy=True)
+        partitioned(labelled([0] * 10), "dirichlet", clients=11, seed=1, legacy_partition=True)
 
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "pathological"])
 def test_the_seed_decides(kind):
     dataset = labelled(np.arange(600) % 10)
-    first, again, other = (make_partition(dataset, kind, clients=7, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (partitioned(dataset, kind, clients=7, seed=seed) for seed in (3, 3, 4))
     assert first.hash == again.hash
     assert not np.array_equal(all_indices(first), all_indices(other))
 
@@ -100,7 +102,7 @@ def test_small_betas_are_more_skewed():
     y = np.arange(5000) % 10
     shares = []
     for beta in (0.05, 100.0):
-        made = make_partition(labelled(y), "dirichlet", clients=10, beta=beta, seed=0)
+        made = partitioned(labelled(y), "dirichlet", clients=10, beta=beta, seed=0)
         counts = np.stack([np.bincount(y[index], minlength=10) for index in made.train])
         shares.append((counts.max(1) / counts.sum(1)).mean())
     assert shares[0] > 0.4
@@ -110,26 +112,26 @@ def test_small_betas_are_more_skewed():
 @pytest.mark.parametrize(("clients", "classes", "per_client"), [(20, 10, 2), (20, 100, 10), (7, 5, 3), (3, 4, 3)])
 def test_pathological_clients_have_their_number_of_classes(clients, classes, per_client):
     y = np.arange(60 * classes) % classes
-    made = make_partition(labelled(y), "pathological", clients=clients, classes_per_client=per_client, seed=5)
+    made = partitioned(labelled(y), "pathological", clients=clients, classes_per_client=per_client, seed=5)
     owned = [np.unique(y[np.concatenate(both)]) for both in zip(made.train, made.test, strict=True)]
     assert {len(own) for own in owned} == {per_client}
     assert len(all_indices(made)) == len(y), "every class has a client"
 
 
 def test_iid_sizes_differ_by_at_most_one():
-    made = make_partition(labelled(np.arange(101) % 3), "iid", clients=7, seed=0, test_fraction=0.0)
+    made = partitioned(labelled(np.arange(101) % 3), "iid", clients=7, seed=0, test_fraction=0.0)
     assert sorted({len(index) for index in made.train}) == [14, 15]
 
 
-def test_a_quarter_is_for_testing_and_validation_comes_out_of_training():
-    made = make_partition(labelled(np.zeros(400)), "iid", clients=4, seed=0, validation=0.2)
+def test_a_quarter_is_held_out_for_testing_and_validation_is_taken_from_training():
+    made = partitioned(labelled(np.zeros(400)), "iid", clients=4, seed=0, validation=0.2)
     assert [len(made.train[0]), len(made.test[0]), len(made.validation[0])] == [60, 25, 15]
 
 
 def test_official_tests_follow_the_training_classes():
     y = np.arange(2000) % 10
     dataset = labelled(y, test=np.arange(2000) >= 1500)
-    made = make_partition(dataset, "dirichlet", clients=6, seed=0, test="official")
+    made = partitioned(dataset, "dirichlet", clients=6, seed=0, test="official")
     assert sum(map(len, made.test)) == 500
     for train, test in zip(made.train, made.test, strict=True):
         expected = np.bincount(y[train], minlength=10) / 150 * 50
@@ -138,13 +140,13 @@ def test_official_tests_follow_the_training_classes():
 
 def test_a_client_too_small_for_a_share_still_gets_one_official_test():
     dataset = labelled([0] * 103, test=[False] * 100 + [True] * 3)
-    made = make_partition(dataset, "dirichlet", clients=3, beta=0.01, least=1, seed=2, test="official")
+    made = partitioned(dataset, "dirichlet", clients=3, beta=0.01, min_samples=1, seed=2, test="official")
     assert [len(test) for test in made.test] == [1, 1, 1]
 
 
 def test_domain_per_client_is_the_official_parts_in_order():
     dataset = three_domains()
-    made = make_partition(dataset, "domain", per_client=9)
+    made = partitioned(dataset, "domain", per_client=9)
     for number in range(3):
         here = dataset.domain == number
         np.testing.assert_array_equal(made.train[number], np.flatnonzero(here & ~dataset.test)[:9])
@@ -153,7 +155,7 @@ def test_domain_per_client_is_the_official_parts_in_order():
 
 def test_domains_are_split_into_equal_parts_that_share_their_test_set():
     dataset = three_domains(sizes=(31, 31, 31))
-    made = make_partition(dataset, "domain-split", clients=9, seed=0)
+    made = partitioned(dataset, "domain-split", clients=9, seed=0)
     assert_disjoint(made, shared_tests=True)
     for client in range(9):
         domain = client // 3
@@ -165,7 +167,7 @@ def test_domains_are_split_into_equal_parts_that_share_their_test_set():
 def test_domains_without_an_official_test_part_are_cut_first():
     dataset = three_domains(test_every=1000)
     dataset.test[:] = False
-    made = make_partition(dataset, "domain-split", clients=6, seed=0, test_fraction=0.2)
+    made = partitioned(dataset, "domain-split", clients=6, seed=0, test_fraction=0.2)
     assert_disjoint(made, shared_tests=True)
     assert [len(test) for test in made.test] == [6, 6, 3, 3, 4, 4]
 
@@ -173,7 +175,7 @@ def test_domains_without_an_official_test_part_are_cut_first():
 @pytest.mark.parametrize(("clients", "cuts"), [(5, "equal"), (10, "equal"), (15, "equal"), (10, "random")])
 def test_superclass_clients_have_one_subclass_of_each(clients, cuts):
     dataset = cifar100_like()
-    made = make_partition(dataset, "superclass", clients=clients, seed=1, cuts=cuts)
+    made = partitioned(dataset, "superclass", clients=clients, seed=1, superclass_cuts=cuts)
     assert_disjoint(made, shared_tests=True)
     assert sum(map(len, made.train)) == 600
     fine, coarse = dataset.labels["fine"], dataset.labels["coarse"]
@@ -195,24 +197,24 @@ def test_superclass_sizes_of_cifar100(real_data):
         )
     dataset = labelled(coarse, test=np.arange(60000) >= 50000, labels={"fine": fine, "coarse": coarse})
     for clients, sizes in ((5, {10000}), (10, {5000}), (15, {3333, 3334}), (20, {2500})):
-        made = make_partition(dataset, "superclass", clients=clients, seed=0)
+        made = partitioned(dataset, "superclass", clients=clients, seed=0)
         assert {len(train) for train in made.train} == sizes
         assert {len(test) for test in made.test} == {2000}
 
 
-def test_natural_clients_stay_as_they_came():
+def test_natural_clients_are_those_of_the_import():
     natural = ((np.array([0, 1, 2]), np.array([3])), (np.array([4, 5]), np.array([6])))
     dataset = labelled(np.arange(7) % 2, natural=natural)
-    made = make_partition(dataset, "natural")
+    made = partitioned(dataset, "natural")
     assert [index.tolist() for index in (*made.train, *made.test)] == [[0, 1, 2], [4, 5], [3], [6]]
-    again = make_partition(dataset, "natural", test="split", test_fraction=0.5)
+    again = partitioned(dataset, "natural", test="split", test_fraction=0.5)
     assert sorted(np.concatenate([again.train[0], again.test[0]]).tolist()) == [0, 1, 2, 3]
 
 
 def test_drawing_clients_keeps_them_whole():
     dataset = labelled(np.arange(1000) % 10)
-    all_50 = make_partition(dataset, "iid", clients=50, seed=2)
-    some = make_partition(dataset, "iid", clients=50, seed=2, draw=7)
+    all_50 = partitioned(dataset, "iid", clients=50, seed=2)
+    some = partitioned(dataset, "iid", clients=50, seed=2, draw_clients=7)
     whole = {tuple(train): tuple(test) for train, test in zip(all_50.train, all_50.test, strict=True)}
     assert some.clients == 7
     assert all(whole[tuple(train)] == tuple(test) for train, test in zip(some.train, some.test, strict=True))
@@ -224,35 +226,35 @@ def test_drawing_clients_keeps_them_whole():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "dirchlet"}, "did you mean 'dirichlet'"),
+        ({"rule": "dirchlet"}, "did you mean 'dirichlet'"),
         ({"test": "offical"}, "did you mean 'official'"),
-        ({"clients": 0}, "clients must be at least 1, not 0"),
-        ({"beta": 0.0}, "beta must be positive"),
-        ({"beta": float("nan")}, "beta must be positive"),
-        ({"validation": 1.0}, "validation must be in"),
-        ({"test_fraction": 1.0}, "test_fraction must be in"),
-        ({"per_client": 0}, "per_client must be at least 1"),
-        ({"cuts": "even"}, "cuts must be 'equal' or 'random'"),
-        ({"kind": "iid", "legacy": True}, "legacy is defined for"),
-        ({"kind": "domain"}, "has no domains"),
-        ({"kind": "natural"}, "was not imported"),
-        ({"kind": "superclass"}, "'fine' and 'coarse'"),
+        ({"clients": 0}, "clients: must be at least 1, got 0"),
+        ({"beta": 0.0}, "beta: must be positive"),
+        ({"beta": float("nan")}, "beta: must be a number, not NaN"),
+        ({"validation": 1.0}, "validation: must be below 1"),
+        ({"test_fraction": 1.0}, "test_fraction: must be below 1"),
+        ({"per_client": 0}, "per_client: must be at least 1"),
+        ({"superclass_cuts": "even"}, "superclass_cuts: must be one of equal, random"),
+        ({"rule": "iid", "legacy_partition": True}, "legacy_partition: only for"),
+        ({"rule": "domain"}, "has no domains"),
+        ({"rule": "natural"}, "was not imported"),
+        ({"rule": "superclass"}, "'fine' and 'coarse'"),
         ({"test": "official"}, "no official test part"),
-        ({"kind": "pathological", "classes_per_client": 11}, "only 10 classes"),
+        ({"rule": "pathological", "classes_per_client": 11}, "only 10 classes"),
     ],
 )
 def test_mistakes_are_named(changes, message):
     with pytest.raises((ConfigError, DataError), match=message):
-        make_partition(labelled(np.arange(100) % 10), **{"kind": "dirichlet", "clients": 4, "seed": 0} | changes)
+        partitioned(labelled(np.arange(100) % 10), **{"rule": "dirichlet", "clients": 4} | changes)
 
 
 def test_wrong_numbers_of_clients_are_named():
     with pytest.raises(DataError, match="multiple of the 3 domains, not 4"):
-        make_partition(three_domains(), "domain-split", clients=4)
-    with pytest.raises(DataError, match="has 3 clients, not 4; to get fewer, set draw"):
-        make_partition(three_domains(), "domain", clients=4)
+        partitioned(three_domains(), "domain-split", clients=4)
+    with pytest.raises(DataError, match="has 3 clients, not 4; for fewer, set draw_clients"):
+        partitioned(three_domains(), "domain", clients=4)
     with pytest.raises(DataError, match="need a multiple of 5 clients, not 7"):
-        make_partition(cifar100_like(), "superclass", clients=7)
+        partitioned(cifar100_like(), "superclass", clients=7)
 
 
 def test_every_kind_has_a_default_number_of_clients():
@@ -261,18 +263,18 @@ def test_every_kind_has_a_default_number_of_clients():
     dataset = labelled(
         base.y, test=base.test, labels=base.labels, natural=natural, domain=np.arange(800) % 3, domains=("a", "b", "c")
     )
-    counts = [make_partition(dataset, kind).clients for kind in KINDS]
+    counts = [partitioned(dataset, kind).clients for kind in KINDS]
     assert counts == [20, 20, 20, 3, 6, 20, 1]
 
 
 @pytest.fixture
 def saved(tmp_path):
-    made = make_partition(labelled(np.arange(200) % 10), "dirichlet", clients=5, seed=0, validation=0.1)
+    made = partitioned(labelled(np.arange(200) % 10), "dirichlet", clients=5, seed=0, validation=0.1)
     made.save(tmp_path / "saved")
     return made, tmp_path / "saved"
 
 
-def test_what_was_saved_is_loaded(saved):
+def test_saved_partitions_can_be_loaded(saved):
     made, folder = saved
     loaded = Partition.load(folder)
     assert (loaded.kind, loaded.settings, loaded.hash) == (made.kind, made.settings, made.hash)
@@ -331,7 +333,7 @@ def test_damage_is_noticed(saved, damage):
 def test_awkward_sizes():
     for samples, clients in itertools.product((1, 2, 3), (1, 2)):
         try:
-            made = make_partition(labelled([0] * samples), "dirichlet", clients=clients, test_fraction=0.0)
+            made = partitioned(labelled([0] * samples), "dirichlet", clients=clients, test_fraction=0.0)
         except DataError:
             assert samples < clients
             continue

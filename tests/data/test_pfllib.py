@@ -1,17 +1,14 @@
 import json
 import os
-import pickle
 import shutil
 
 import numpy as np
 import pytest
 
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.data.fl_bench import read_fl_bench
-from pfl_fast.data.partition import make_partition
 from pfl_fast.data.pfllib import export_pfllib, import_pfllib
 from pfl_fast.errors import DataError
-from tests.data.samples import images, labelled
+from tests.data.samples import images, labelled, partitioned
 
 
 def text(lengths=(5, 0, 3, 7, 1, 2, 4, 6)):
@@ -33,15 +30,15 @@ DATASETS = {
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_what_is_exported_is_imported(tmp_path, name):
+def test_exported_data_can_be_imported(tmp_path, name):
     dataset = DATASETS[name]()
-    partition = make_partition(dataset, "iid", clients=3, seed=0)
+    partition = partitioned(dataset, "iid", clients=3)
     export_pfllib(dataset, partition, tmp_path / "out")
     back = import_pfllib(tmp_path / "out")
     assert (back.kind, back.name, back.source, back.classes) == (
         dataset.kind, "out", "imported", tuple(map(str, range(len(dataset.classes)))),
     )  # fmt: skip
-    natural = make_partition(back, "natural")
+    natural = partitioned(back, "natural")
     for split in ("train", "test"):
         for ours, theirs in zip(getattr(partition, split), getattr(natural, split), strict=True):
             np.testing.assert_array_equal(back.x[theirs], dataset.x[ours][..., : back.x.shape[-1]])
@@ -52,7 +49,7 @@ def test_what_is_exported_is_imported(tmp_path, name):
 
 def test_numpy_reads_what_was_exported_as_pfllib_does(tmp_path):
     dataset = images(np.arange(40) % 3)
-    partition = make_partition(dataset, "dirichlet", clients=2, seed=0)
+    partition = partitioned(dataset, "dirichlet", clients=2)
     export_pfllib(dataset, partition, tmp_path / "out")
     with np.load(tmp_path / "out" / "train" / "1.npz", allow_pickle=True) as file:
         data = file["data"].tolist()
@@ -74,7 +71,7 @@ def test_numpy_reads_what_was_exported_as_pfllib_does(tmp_path):
 
 def test_text_is_exported_as_pairs(tmp_path):
     dataset = text()
-    export_pfllib(dataset, make_partition(dataset, "iid", clients=2, seed=0), tmp_path / "out")
+    export_pfllib(dataset, partitioned(dataset, "iid", clients=2), tmp_path / "out")
     with np.load(tmp_path / "out" / "train" / "0.npz", allow_pickle=True) as file:
         pairs = file["data"].tolist()["x"]
     assert all(len(tokens) == 7 and sum(t > 0 for t in tokens) == length for tokens, length in pairs)
@@ -115,7 +112,7 @@ def write(file, content):
 @pytest.fixture
 def exported(tmp_path):
     dataset = images(np.arange(40) % 3)
-    export_pfllib(dataset, make_partition(dataset, "iid", clients=2, seed=0), tmp_path / "out")
+    export_pfllib(dataset, partitioned(dataset, "iid", clients=2), tmp_path / "out")
     return tmp_path / "out"
 
 
@@ -167,26 +164,12 @@ def test_damage_is_named(exported, damage):
         import_pfllib(exported)
 
 
-def test_export_does_not_overwrite_and_leaves_nothing_behind(exported, monkeypatch):
+def test_export_does_not_overwrite_and_leaves_no_files_after_an_error(exported, monkeypatch):
     dataset = images(np.arange(40) % 3)
-    partition = make_partition(dataset, "iid", clients=2, seed=0)
-    with pytest.raises(DataError, match="is there already"):
+    partition = partitioned(dataset, "iid", clients=2)
+    with pytest.raises(DataError, match="already exists"):
         export_pfllib(dataset, partition, exported)
     monkeypatch.setattr("pfl_fast.data.pfllib._config", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_pfllib(dataset, partition, exported.parent / "other")
     assert [file.name for file in exported.parent.iterdir()] == ["out"]
-
-
-def test_fl_bench_partitions(tmp_path):
-    dataset = labelled(np.arange(6), test=[True, False, False, True, False, False])
-    clients = [{"train": np.array([0, 4]), "val": [1], "test": []}, {"train": [2], "test": np.array([5])}]
-    (tmp_path / "partition.pkl").write_bytes(pickle.dumps({"separation": {}, "data_indices": clients}))
-    made = read_fl_bench(tmp_path / "partition.pkl", dataset)
-    assert [index.tolist() for index in (*made.train, *made.validation, *made.test)] == [[1, 0], [4], [2], [], [], [3]]
-    for content, message in (({"data_indices": [{"train": [6]}]}, "outside the 6"), ([], "expected a dict")):
-        (tmp_path / "partition.pkl").write_bytes(pickle.dumps(content))
-        with pytest.raises(DataError, match=message):
-            read_fl_bench(tmp_path / "partition.pkl", dataset)
-    with pytest.raises(DataError, match="cannot be read"):
-        read_fl_bench(tmp_path / "other.pkl", dataset)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.partition import Partition
 from pfl_fast.data.pictures import partition_plot, sample_sheet
 from pfl_fast.errors import DataError
-from tests.data.samples import images, labelled
+from tests.data.samples import images, labelled, partitioned
 
 
 def pixels(file):
@@ -14,14 +14,14 @@ def pixels(file):
 
 
 def flat_colours(y, **fields):
-    """Every image is one colour that tells its class."""
+    """Images of one colour, which depends on the class."""
     dataset = images(y, shape=(16, 16, 3), **fields)
     dataset.x[:] = np.stack([dataset.y * 20, np.full(len(y), 200), 255 - dataset.y * 20], -1)[:, None, None]
     return dataset
 
 
 def shown_classes(file, count):
-    """The classes of ``flat_colours`` found in a picture."""
+    """Classes of ``flat_colours`` found in a picture."""
     seen = {tuple(colour) for colour in pixels(file).reshape(-1, 3)}
     return [label for label in range(count) if (label * 20, 200, 255 - label * 20) in seen]
 
@@ -46,8 +46,8 @@ def test_many_classes_grey_images_and_classes_without_samples(tmp_path):
     assert pixels(tmp_path / "sheet.png").std() > 20
 
 
-def test_what_has_no_picture_is_said(tmp_path):
-    with pytest.raises(DataError, match="toy holds features, of which there is no picture"):
+def test_only_images_can_be_drawn(tmp_path):
+    with pytest.raises(DataError, match="toy holds features; only images can be drawn"):
         sample_sheet(labelled([0, 1]), tmp_path / "sheet.png")
     with pytest.raises(DataError, match="is empty"):
         sample_sheet(images([]), tmp_path / "sheet.png")
@@ -57,12 +57,12 @@ def test_what_has_no_picture_is_said(tmp_path):
 
 
 def ink(file):
-    """Pixels that are bluer than red, as bubbles are."""
+    """Mask of the pixels of bubbles, which are more blue than red."""
     picture = pixels(file)
     return picture[..., 2] - picture[..., 0] > 40
 
 
-def test_area_follows_the_number_of_samples(tmp_path):
+def test_bubble_areas_are_proportional_to_samples(tmp_path):
     y = np.zeros(500, dtype=np.int64)
     sizes = []
     for largest in (100, 400):
@@ -77,7 +77,7 @@ def test_area_follows_the_number_of_samples(tmp_path):
 @pytest.mark.parametrize(("clients", "classes"), [(1, 1), (20, 10), (100, 10), (20, 200), (100, 200)])
 def test_all_sizes_can_be_drawn(tmp_path, clients, classes):
     y = np.arange(40 * max(clients, classes)) % classes
-    partition = make_partition(labelled(y), "dirichlet", clients=clients, seed=0)
+    partition = partitioned(labelled(y), "dirichlet", clients=clients, seed=0)
     partition_plot(partition, y, tmp_path / "plot.png", [f"class {label}" for label in range(classes)])
     assert ink(tmp_path / "plot.png").sum() > 100
     assert max(pixels(tmp_path / "plot.png").shape[:2]) < 2500

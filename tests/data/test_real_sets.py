@@ -1,4 +1,4 @@
-"""The loaders on real files."""
+"""Sources read real files."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_digits_of_four_domains(load_shared):
 def test_office_caltech10(load_shared):
     data = load_shared("office-caltech10", size=64)
     assert np.bincount(data.domain).tolist() == [958, 1123, 157, 295]
-    # Amazon's pictures are on white
+    # Amazon's pictures have a white background
     corner = [data.x[data.domain == d, 0, 0].mean() for d in range(4)]
     assert corner[0] > 240
     assert corner[3] < 220

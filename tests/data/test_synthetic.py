@@ -74,7 +74,7 @@ def accuracies(data, epochs=3):
 
 @pytest.fixture
 def one_thread():
-    """Layers this small only wait for each other on several."""
+    """Runs on one thread; small layers are slower on several."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -83,7 +83,7 @@ def one_thread():
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("domains", [0, 4])
-def test_images_can_be_learned_but_not_at_once(domains):
+def test_images_are_learned_in_several_epochs(domains):
     found = accuracies(synthetic(2400, (3, 16, 16), 10, domains=domains))
     assert found[0] < 0.95
     assert found[-1] > 0.3
@@ -91,7 +91,7 @@ def test_images_can_be_learned_but_not_at_once(domains):
 
 
 def test_features_can_be_learned():
-    """The nearest class mean of the training part is right more often than chance, and not always."""
+    """The nearest class mean of the training part classifies better than chance, but not perfectly."""
     data = synthetic(1200, (20,), 4, kind="features")
     means = np.stack([data.x[~data.test & (data.y == c)].mean(0) for c in range(4)])
     distance = ((data.x[data.test, None] - means) ** 2).sum(2)
@@ -99,7 +99,7 @@ def test_features_can_be_learned():
 
 
 def test_texts_can_be_learned():
-    """Likewise by how often each class of the training part uses each word."""
+    """Word frequencies of the training classes classify better than chance, but not perfectly."""
     data = synthetic(1200, (40,), 4, kind="text", vocabulary=500)
     counts = np.stack([np.bincount(row, minlength=500) for row in data.x])
     uses = np.stack([counts[~data.test & (data.y == c)].sum(0) + 1 for c in range(4)])

@@ -41,7 +41,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("value", PLAIN, ids=range(len(PLAIN)))
-def test_plain_data_comes_back(value, protocol):
+def test_plain_data_is_read(value, protocol):
     data = pickle.dumps(value, protocol)
     assert same(pickle.loads(data), plain(data))
 
@@ -78,7 +78,7 @@ class Runs:
     ids=["system", "eval", "call in an array", "masked array", "generator", "set", "bytearray", "class"],
 )
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_anything_else_is_refused_by_name(value, named, protocol, tmp_path, monkeypatch):
+def test_other_objects_are_refused_by_name(value, named, protocol, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=rf"some/file.pkl: refused.*{named}"):
         plain(pickle.dumps(value, protocol))
@@ -110,7 +110,7 @@ def test_truncated_anywhere_is_an_error():
             plain(data[:end])
 
 
-def test_data_that_contains_itself():
+def test_recursive_data_is_read():
     value = []
     value.append(value)
     result = plain(pickle.dumps(value))

@@ -97,7 +97,8 @@ def test_all_errors_come_at_once():
     with pytest.raises(ConfigError) as caught:
         resolve(METHODS["fedcp"], {"lam": -1, "rounds": 0, "cpn_nrom": "ln", "lr": "x"}, preset="papper")
     lines = str(caught.value).splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert lines[0] == "these settings cannot be used:"
     for expected in ("preset: FedCP has paper, official", "did you mean 'cpn_norm'", "lam: ", "rounds: ", "lr: "):
         assert any(expected in line for line in lines), expected
 

@@ -2,5 +2,6 @@
 
 from pfl_fast.data.partition.make import KINDS, make_partition
 from pfl_fast.data.partition.record import SPLITS, Partition
+from pfl_fast.data.partition_spec import PartitionSpec
 
-__all__ = ["KINDS", "SPLITS", "Partition", "make_partition"]
+__all__ = ["KINDS", "SPLITS", "Partition", "PartitionSpec", "make_partition"]

@@ -1,8 +1,9 @@
-"""From a data set and the name of a rule to a partition."""
+"""Makes a partition from a data set and its options."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,22 @@ from numpy.typing import NDArray
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import legacy, rules, splits
 from pfl_fast.data.partition.record import Partition
-from pfl_fast.data.partition.rules import Lots
-from pfl_fast.errors import ConfigError, DataError, did_you_mean
+from pfl_fast.data.partition.rules import ClientIndices
+from pfl_fast.data.partition_spec import PartitionSpec
+from pfl_fast.errors import ConfigError, DataError, did_you_mean, raise_config_errors
+from pfl_fast.options import convert
 
 KINDS = ("iid", "dirichlet", "pathological", "domain", "domain-split", "superclass", "natural")
-SHARED_TESTS = ("domain", "domain-split", "superclass")  # the test part is set aside first, then given to all it fits
+SHARED_TESTS = ("domain", "domain-split", "superclass")  # clients of one domain or subclass share its test samples
+LEGACY_SEED = 1  # seed of the published partitions
 
 
 @dataclass(frozen=True)
-class Request:
-    """What :func:`make_partition` was asked for; goes into the partition's settings."""
+class ResolvedSpec:
+    """Options of a partition with every default filled in.
+
+    They are saved with the partition and enter its hash: renaming a field changes the hash of every partition.
+    """
 
     kind: str
     clients: int
@@ -37,76 +44,90 @@ class Request:
     cuts: str
 
 
-def make_partition(
-    dataset: Dataset,
-    kind: str,
-    *,
-    clients: int | None = None,
-    seed: int = 0,
-    beta: float = 0.1,
-    classes_per_client: int = 2,
-    per_client: int | None = None,
-    draw: int | None = None,
-    test_fraction: float = 0.25,
-    validation: float = 0.0,
-    test: str | None = None,
-    legacy: bool = False,
-    batch_size: int = 10,
-    least: int | None = None,
-    cuts: str = "equal",
-) -> Partition:
-    """Shares a data set out over clients.
+def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
+    """Distributes the samples of a data set over clients, or loads a saved partition.
+
+    Rules: ``"iid"``, ``"dirichlet"``, ``"pathological"`` (few classes per client), ``"domain"`` (one client per
+    domain), ``"domain-split"`` (several clients per domain), ``"superclass"`` (one CIFAR-100 subclass of each
+    superclass per client), ``"natural"`` (the clients of imported data).
+
+    With ``test="split"``, official training and test parts are pooled and ``test_fraction`` of each client's samples is
+    held out. With ``test="official"``, clients train on the official training part only; test samples are distributed
+    in proportion to the classes of each client, or each client is tested on all test samples of its domain or
+    subclasses.
 
     Args:
-        dataset: what to share out.
-        kind: ``"iid"``, ``"dirichlet"``, ``"pathological"`` (few classes per client), ``"domain"`` (one per client),
-            ``"domain-split"`` (several clients per domain), ``"superclass"`` (one CIFAR-100 subclass of each superclass
-            per client) or ``"natural"`` (as the data was imported).
-        clients: how many; by default 20, as many as there are domains, or as many as were imported.
-        seed: everything random follows from it.
-        beta: of ``dirichlet``: small is skewed.
-        classes_per_client: of ``pathological``.
-        per_client: keep only a client's first so many training samples.
-        draw: keep only so many clients, drawn at random.
-        test_fraction: of a client's samples (of a domain's, of a subclass's) that are for testing.
-        validation: fraction of the training samples set aside for validation.
-        test: ``"split"`` pools the official parts and cuts by ``test_fraction``; ``"official"`` trains on the official
-            training part only: clients share out the test samples of their classes in proportion, or are tested on all
-            those of their domain or their subclasses. By default official for domains, superclass and natural.
-        legacy: the draws of published code (``dirichlet`` and ``pathological``; its seed is 1).
-        batch_size: a client should fill one batch of tests and three of training; see ``least``.
-        least: fewest samples per client; by default ``min(batch_size / test_fraction, samples / clients / 2)``.
-        cuts: of ``superclass``: ``"equal"`` or ``"random"``.
+        dataset: data set to distribute.
+        spec: options of the partition.
 
     Returns:
-        The partition. No sample is in two of its lists, except that clients of one domain or subclass share tests.
+        The partition. A sample occurs once, except that clients of one domain or subclass share test samples.
     """
+    if (Path(spec.partition) / "partition.json").is_file():
+        saved = Partition.load(spec.partition)
+        saved.check_fits(dataset)
+        return saved
+    resolved = _resolve(dataset, spec)
+    train, tests = _shared_tests(dataset, resolved) if resolved.kind in SHARED_TESTS else _own_tests(dataset, resolved)
+    train, valid = splits.split_validation(train, resolved.validation, resolved.seed)
+    train = [index[: resolved.per_client] for index in train]
+    _refuse_empty(resolved, train, tests)
+    settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), **asdict(resolved)}
+    result = Partition(resolved.kind, settings, *(tuple(indices) for indices in (train, tests, valid)))
+    return result if spec.draw_clients is None else result.draw(spec.draw_clients, resolved.seed)
+
+
+def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
+    _check_ranges(spec)
+    kind = spec.partition
+    if kind == "auto":
+        kind = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
     if kind not in KINDS:
         raise ConfigError(f"no partition {kind!r} (there is {', '.join(KINDS)}){did_you_mean(kind, KINDS)}")
-    where = _test_mode(dataset, kind, test)
-    count = _client_count(dataset, kind, clients)
-    samples = len(_pool(dataset, where))
-    formula = int(min(batch_size / (test_fraction or 1.0), samples / max(1, count) / 2))
-    floor = 0 if legacy else 2 if where == "split" and test_fraction else 1
-    request = Request(
-        kind, count, seed, beta, classes_per_client, per_client, test_fraction, validation, where, legacy, batch_size,
-        max(floor, formula if least is None else least), cuts,
-    )  # fmt: skip
-    _check(request, dataset, samples)
-    train, tests = _shared_tests(dataset, request) if kind in SHARED_TESTS else _own_tests(dataset, request)
-    train, valid = splits.validated(train, validation, seed)
-    train = [lot[:per_client] for lot in train]
-    _refuse_empty(request, train, tests)
-    settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), **asdict(request)}
-    result = Partition(kind, settings, *(tuple(lots) for lots in (train, tests, valid)))
-    return result if draw is None else result.draw(draw, seed)
+    test = _test_mode(dataset, kind, spec.test)
+    clients = _client_count(dataset, kind, spec.clients)
+    samples = len(_pool(dataset, test))
+    default = int(min(spec.batch_size / (spec.test_fraction or 1.0), samples / max(1, clients) / 2))
+    floor = 0 if spec.legacy_partition else 2 if test == "split" and spec.test_fraction else 1
+    resolved = ResolvedSpec(
+        kind=kind,
+        clients=clients,
+        seed=_seed(spec),
+        beta=spec.beta,
+        classes_per_client=spec.classes_per_client,
+        per_client=spec.per_client,
+        test_fraction=spec.test_fraction,
+        validation=spec.validation,
+        test=test,
+        legacy=spec.legacy_partition,
+        batch_size=spec.batch_size,
+        least=max(floor, default if spec.min_samples is None else spec.min_samples),
+        cuts=spec.superclass_cuts or "equal",
+    )
+    if resolved.legacy and (kind not in ("dirichlet", "pathological") or test != "split"):
+        raise ConfigError("legacy_partition: only for partitions 'dirichlet' and 'pathological' with test='split'")
+    if kind == "superclass" and not {"fine", "coarse"} <= set(dataset.labels):
+        raise DataError(f"{dataset.name} has no labellings 'fine' and 'coarse', which 'superclass' needs; use cifar100")
+    if kind != "natural":
+        rules.check_enough_samples(clients, max(1, resolved.least), samples)
+    return resolved
+
+
+def _seed(spec: PartitionSpec) -> int:
+    if spec.partition_seed is not None:
+        return spec.partition_seed
+    return LEGACY_SEED if spec.legacy_partition else spec.seed
+
+
+def _check_ranges(spec: PartitionSpec) -> None:
+    errors: list[str] = []
+    convert(PartitionSpec, {f.name: getattr(spec, f.name) for f in fields(PartitionSpec)}, errors)
+    errors += [] if spec.beta else ["beta: must be positive, got 0"]
+    errors += [f"{n}: must be below 1, got 1" for n in ("test_fraction", "validation") if getattr(spec, n) == 1]
+    raise_config_errors(errors)
 
 
 def _test_mode(dataset: Dataset, kind: str, test: str | None) -> str:
-    if test not in (None, "split", "official"):
-        raise ConfigError(
-            f"test must be 'split' or 'official', not {test!r}{did_you_mean(test, ('split', 'official'))}"
-        )
     if kind == "natural":
         return test or "official"
     if test == "official" and not dataset.test.any():
@@ -116,100 +137,79 @@ def _test_mode(dataset: Dataset, kind: str, test: str | None) -> str:
 
 def _client_count(dataset: Dataset, kind: str, clients: int | None) -> int:
     if kind in ("domain", "domain-split") and dataset.domain is None:
-        raise DataError(f"{dataset.name} has no domains, which partition {kind!r} needs; use 'dirichlet', say")
+        raise DataError(f"{dataset.name} has no domains, which partition {kind!r} needs; use 'dirichlet', for example")
     if kind == "natural" and dataset.natural is None:
-        raise DataError(f"{dataset.name} was not imported with clients of its own; use 'dirichlet', say")
-    there = {"domain": len(dataset.domains), "natural": len(dataset.natural or ())}.get(kind)
-    if there is not None and clients not in (None, there):
+        raise DataError(f"{dataset.name} was not imported with clients; use 'dirichlet', for example")
+    fixed = {"domain": len(dataset.domains), "natural": len(dataset.natural or ())}.get(kind)
+    if fixed is not None and clients not in (None, fixed):
         raise DataError(
-            f"partition {kind!r} of {dataset.name} has {there} clients, not {clients}; to get fewer, set draw"
+            f"partition {kind!r} of {dataset.name} has {fixed} clients, not {clients}; for fewer, set draw_clients"
         )
-    if kind == "domain-split" and clients is not None and (clients < 1 or clients % len(dataset.domains)):
+    if kind == "domain-split" and clients is not None and clients % len(dataset.domains):
         raise DataError(f"domain-split needs a multiple of the {len(dataset.domains)} domains, not {clients} clients")
     default = 2 * len(dataset.domains) if kind == "domain-split" else 20
-    return clients if clients is not None else there if there is not None else default
+    return clients if clients is not None else fixed if fixed is not None else default
 
 
-def _check(request: Request, dataset: Dataset, samples: int) -> None:
-    def expect(condition: bool, name: str, what: str) -> None:
-        if not condition:
-            raise ConfigError(f"{name} must be {what}, not {getattr(request, name)!r}")
-
-    expect(request.clients >= 1, "clients", "at least 1")
-    expect(0 < request.beta < float("inf"), "beta", "positive")
-    expect(request.classes_per_client >= 1, "classes_per_client", "at least 1")
-    expect(request.per_client is None or request.per_client >= 1, "per_client", "at least 1")
-    expect(0 <= request.test_fraction < 1, "test_fraction", "in [0, 1)")
-    expect(0 <= request.validation < 1, "validation", "in [0, 1)")
-    expect(request.batch_size >= 1, "batch_size", "at least 1")
-    expect(request.cuts in ("equal", "random"), "cuts", "'equal' or 'random'")
-    if request.legacy and (request.kind not in ("dirichlet", "pathological") or request.test != "split"):
-        raise ConfigError("legacy is defined for partitions 'dirichlet' and 'pathological' with test='split' only")
-    if request.kind == "superclass" and not {"fine", "coarse"} <= set(dataset.labels):
-        raise DataError(f"{dataset.name} has no labellings 'fine' and 'coarse', which 'superclass' needs; use cifar100")
-    if request.kind != "natural":
-        rules.demand(request.clients, max(1, request.least), samples)
-
-
-def _shared_tests(dataset: Dataset, request: Request) -> tuple[Lots, Lots]:
-    groups = dataset.labels["fine"] if request.kind == "superclass" else dataset.domain
+def _shared_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[ClientIndices, ClientIndices]:
+    groups = dataset.labels["fine"] if spec.kind == "superclass" else dataset.domain
     assert groups is not None
-    official = request.test == "official"
-    mask = dataset.test if official else splits.held_out(groups, request.test_fraction, request.seed)
+    official = spec.test == "official"
+    mask = dataset.test if official else splits.test_mask(groups, spec.test_fraction, spec.seed)
     pool, tests = np.flatnonzero(~mask), np.flatnonzero(mask)
-    if request.kind == "superclass":
+    if spec.kind == "superclass":
         fine, coarse = dataset.labels["fine"], dataset.labels["coarse"]
-        lots, owned = rules.superclass(fine[pool], coarse[pool], request.clients, request.seed, request.cuts)
+        indices, owned = rules.superclass(fine[pool], coarse[pool], spec.clients, spec.seed, spec.cuts)
     else:
         domains = len(dataset.domains)
-        each = request.clients // domains
-        whole = request.kind == "domain"
-        lots = rules.by_domain(groups[pool], domains) if whole else rules.split_domains(
-            groups[pool], domains, each, request.seed
+        each = spec.clients // domains
+        whole = spec.kind == "domain"
+        indices = rules.by_domain(groups[pool], domains) if whole else rules.split_domains(
+            groups[pool], domains, each, spec.seed
         )  # fmt: skip
-        owned = [{client // each} for client in range(request.clients)]
-    return [pool[lot] for lot in lots], [tests[np.isin(groups[tests], list(own))] for own in owned]
+        owned = [{client // each} for client in range(spec.clients)]
+    return [pool[index] for index in indices], [tests[np.isin(groups[tests], list(own))] for own in owned]
 
 
-def _own_tests(dataset: Dataset, request: Request) -> tuple[Lots, Lots]:
-    official = request.test == "official"
-    if dataset.natural is not None and request.kind == "natural":
+def _own_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[ClientIndices, ClientIndices]:
+    official = spec.test == "official"
+    if dataset.natural is not None and spec.kind == "natural":
         if official:
             return [train for train, _ in dataset.natural], [test for _, test in dataset.natural]
-        return splits.split([np.concatenate(both) for both in dataset.natural], request.test_fraction, request.seed)
-    pool = _pool(dataset, request.test)
-    if request.legacy:
-        state = np.random.RandomState(request.seed)
-        train, tests = legacy.split(_lots(dataset.y[pool], request, state), request.test_fraction, state)
-        return [pool[lot] for lot in train], [pool[lot] for lot in tests]
-    lots = [pool[lot] for lot in _lots(dataset.y[pool], request, None)]
+        return splits.split([np.concatenate(both) for both in dataset.natural], spec.test_fraction, spec.seed)
+    pool = _pool(dataset, spec.test)
+    if spec.legacy:
+        state = np.random.RandomState(spec.seed)
+        train, tests = legacy.split(_client_indices(dataset.y[pool], spec, state), spec.test_fraction, state)
+        return [pool[index] for index in train], [pool[index] for index in tests]
+    indices = [pool[index] for index in _client_indices(dataset.y[pool], spec, None)]
     if official:
-        return lots, splits.proportional(dataset.y, lots, np.flatnonzero(dataset.test), request.seed)
-    return splits.split(lots, request.test_fraction, request.seed)
+        return indices, splits.proportional(dataset.y, indices, np.flatnonzero(dataset.test), spec.seed)
+    return splits.split(indices, spec.test_fraction, spec.seed)
 
 
 def _pool(dataset: Dataset, test: str) -> NDArray[np.int64]:
-    """The samples that are shared out: all, unless test samples are set aside."""
-    aside = test == "official" or not dataset.pools_test
-    return np.flatnonzero(~dataset.test) if aside else np.arange(len(dataset))
+    """Returns the samples to distribute: all, or without the official test part."""
+    without_test = test == "official" or not dataset.pools_test
+    return np.flatnonzero(~dataset.test) if without_test else np.arange(len(dataset))
 
 
-def _lots(y: NDArray[np.int64], request: Request, state: np.random.RandomState | None) -> Lots:
-    draws: dict[str, Any] = {"least": request.least}
+def _client_indices(y: NDArray[np.int64], spec: ResolvedSpec, state: np.random.RandomState | None) -> ClientIndices:
+    draws: dict[str, Any] = {"min_samples": spec.least}
     module: Any = rules if state is None else legacy
-    draws |= {"seed": request.seed} if state is None else {"state": state}
-    if request.kind == "iid":
-        return rules.iid(len(y), request.clients, request.seed)
-    if request.kind == "dirichlet":
-        return list(module.dirichlet(y, request.clients, request.beta, **draws))
-    return list(module.pathological(y, request.clients, request.classes_per_client, **draws))
+    draws |= {"seed": spec.seed} if state is None else {"state": state}
+    if spec.kind == "iid":
+        return rules.iid(len(y), spec.clients, spec.seed)
+    if spec.kind == "dirichlet":
+        return list(module.dirichlet(y, spec.clients, spec.beta, **draws))
+    return list(module.pathological(y, spec.clients, spec.classes_per_client, **draws))
 
 
-def _refuse_empty(request: Request, train: Lots, tests: Lots) -> None:
-    for what, lots, wanted in (("training", train, True), ("test", tests, request.test_fraction > 0)):
-        empty = [client for client, lot in enumerate(lots) if len(lot) == 0]
+def _refuse_empty(spec: ResolvedSpec, train: ClientIndices, tests: ClientIndices) -> None:
+    for what, indices, wanted in (("training", train, True), ("test", tests, spec.test_fraction > 0)):
+        empty = [client for client, index in enumerate(indices) if len(index) == 0]
         if empty and wanted:
             raise DataError(
-                f"partition {request.kind!r}: client {empty[0]} of {request.clients} has no {what} samples "
+                f"partition {spec.kind!r}: client {empty[0]} of {spec.clients} has no {what} samples "
                 f"({len(empty)} such clients); take fewer clients, or another seed"
             )

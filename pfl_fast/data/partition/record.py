@@ -1,4 +1,4 @@
-"""A partition as an object: which client has which samples, how it came about, and its hash."""
+"""A partition: the sample indices of each client, the options that made it, and their hash."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast import atomic
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.errors import DataError
 from pfl_fast.randomness import key, permutation
@@ -22,14 +23,14 @@ Indices = tuple[NDArray[np.int64], ...]
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Every client's samples, as indices into a :class:`~pfl_fast.data.dataset.Dataset`.
+    """Sample indices of each client into a :class:`~pfl_fast.data.dataset.Dataset`.
 
     Attributes:
-        kind: the rule, for example ``"dirichlet"``.
-        settings: everything it depends on, as it can be written to JSON.
-        train: one int64 array per client.
-        test: likewise.
-        validation: likewise, often empty arrays.
+        kind: name of the rule, for example ``"dirichlet"``.
+        settings: options that determine the partition, for JSON.
+        train: int64 indices of the training samples of each client.
+        test: int64 indices of the test samples of each client.
+        validation: int64 indices of the validation samples of each client, often empty.
     """
 
     kind: str
@@ -40,12 +41,12 @@ class Partition:
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return len(self.train)
 
     @cached_property
     def hash(self) -> str:
-        """16 hex digits that differ whenever an index or a setting does."""
+        """Hash of all indices and settings, 16 hex digits."""
         digest = hashlib.sha256(json.dumps([self.kind, self.settings], sort_keys=True).encode())
         for split in SPLITS:
             for index in getattr(self, split):
@@ -54,7 +55,7 @@ class Partition:
         return digest.hexdigest()[:16]
 
     def check_fits(self, dataset: Dataset) -> None:
-        """Refuses a data set with another number of samples than the one it was made for."""
+        """Raises if ``dataset`` has another number of samples than the data set of this partition."""
         expected = self.settings.get("samples", len(dataset))
         largest = max((int(index.max()) for s in SPLITS for index in getattr(self, s) if len(index)), default=-1)
         if expected != len(dataset) or largest >= len(dataset):
@@ -64,7 +65,7 @@ class Partition:
             )
 
     def draw(self, clients: int, seed: int) -> Partition:
-        """``clients`` of these clients, drawn at random without replacement, in their old order."""
+        """Returns a partition of ``clients`` of these clients, drawn at random, in the same order."""
         if not 1 <= clients <= self.clients:
             raise DataError(f"cannot draw {clients} of {self.clients} clients; draw between 1 and {self.clients}")
         chosen = np.sort(permutation(key(seed, "draw"), self.clients)[:clients]).tolist()
@@ -72,21 +73,20 @@ class Partition:
         return Partition(self.kind, {**self.settings, "draw": clients, "draw_seed": seed}, train, test, validation)
 
     def save(self, folder: str | Path) -> None:
-        """Writes ``partition.json`` and ``indices.npy``; the JSON file comes last and makes it valid."""
+        """Writes ``indices.npy`` and then ``partition.json``, which completes the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         parts = {split: getattr(self, split) for split in SPLITS}
         flat = np.concatenate([np.zeros(0, dtype=np.int64), *(index for part in parts.values() for index in part)])
-        np.save(folder / "indices.npy", flat, allow_pickle=False)
+        with atomic.new_file(folder / "indices.npy") as temporary, temporary.open("wb") as file:
+            np.save(file, flat, allow_pickle=False)
         sizes = {split: [len(index) for index in part] for split, part in parts.items()}
         about = {"format": 1, "kind": self.kind, "settings": self.settings, "hash": self.hash, "sizes": sizes}
-        unfinished = folder / "partition.json.part"
-        unfinished.write_text(json.dumps(about, indent=1) + "\n")
-        unfinished.replace(folder / "partition.json")
+        atomic.write_text(folder / "partition.json", json.dumps(about, indent=1) + "\n")
 
     @staticmethod
     def load(folder: str | Path) -> Partition:
-        """Reads what :meth:`save` wrote; refuses what is incomplete or was changed."""
+        """Loads a saved partition; raises if it is incomplete or was changed."""
         folder = Path(folder)
         about = _read_json(folder / "partition.json")
         flat = _read_indices(folder / "indices.npy")
@@ -94,7 +94,7 @@ class Partition:
             sizes = [[int(size) for size in about["sizes"][split]] for split in SPLITS]
             kind, settings, expected = str(about["kind"]), dict(about["settings"]), str(about["hash"])
         except (KeyError, TypeError, ValueError) as error:
-            raise _broken(folder / "partition.json", f"it lacks or garbles {error}") from error
+            raise _broken(folder / "partition.json", f"an entry is missing or wrong ({error})") from error
         flat_sizes = [size for part in sizes for size in part]
         if len({len(part) for part in sizes}) != 1 or min(flat_sizes, default=0) < 0 or sum(flat_sizes) != len(flat):
             raise _broken(folder, f"partition.json describes {sum(flat_sizes)} indices, indices.npy has {len(flat)}")

@@ -1,27 +1,27 @@
-"""Which of a client's samples it trains on, is tested on, and is validated on."""
+"""Splits the samples of each client into training, test and validation samples."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pfl_fast.data.partition.rules import Lots
+from pfl_fast.data.partition.rules import ClientIndices
 from pfl_fast.randomness import key, permutation
 
 
-def split(lots: Lots, test_fraction: float, seed: int) -> tuple[Lots, Lots]:
-    """Each client's ``(train, test)``, shuffled, not stratified; the number of tests is rounded up, but one trains."""
+def split(indices: ClientIndices, test_fraction: float, seed: int) -> tuple[ClientIndices, ClientIndices]:
+    """Returns training and test samples, shuffled, not stratified; rounds tests up, but keeps one for training."""
     train, test = [], []
-    for client, lot in enumerate(lots):
-        order = permutation(key(seed, "split", client), len(lot))
-        trained = max(min(1, len(lot)), int((1 - test_fraction) * len(lot)))
-        train.append(lot[order[:trained]])
-        test.append(lot[order[trained:]])
+    for client, index in enumerate(indices):
+        order = permutation(key(seed, "split", client), len(index))
+        trained = max(min(1, len(index)), int((1 - test_fraction) * len(index)))
+        train.append(index[order[:trained]])
+        test.append(index[order[trained:]])
     return train, test
 
 
-def held_out(groups: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """``[n]``, whether a sample is a test sample: the same fraction of every group, drawn at random."""
+def test_mask(groups: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Returns ``[n]`` bool, True for test samples: the same fraction of every group, drawn at random."""
     chosen = np.zeros(len(groups), dtype=bool)
     for group in np.unique(groups).tolist():
         members = np.flatnonzero(groups == group)
@@ -30,13 +30,13 @@ def held_out(groups: NDArray[np.int64], fraction: float, seed: int) -> NDArray[n
     return chosen
 
 
-def proportional(y: NDArray[np.int64], lots: Lots, pool: NDArray[np.int64], seed: int) -> Lots:
-    """Shares out the samples ``pool`` so that a client gets of every class as large a part as it has in ``lots``.
+def proportional(y: NDArray[np.int64], indices: ClientIndices, pool: NDArray[np.int64], seed: int) -> ClientIndices:
+    """Distributes the samples ``pool``: each client gets the same fraction of a class as it has in ``indices``.
 
-    A client that would get nothing is given one sample of its classes by the client that has most of them.
+    A client without samples gets one of its classes from the client with most samples of that class.
     """
     classes = int(y.max()) + 1
-    counts = np.stack([np.bincount(y[lot], minlength=classes) for lot in lots])
+    counts = np.stack([np.bincount(y[index], minlength=classes) for index in indices])
     shares: list[list[NDArray[np.int64]]] = []  # by class, then client
     for label in range(classes):
         members = pool[y[pool] == label]
@@ -44,10 +44,10 @@ def proportional(y: NDArray[np.int64], lots: Lots, pool: NDArray[np.int64], seed
         ends = np.cumsum(counts[:, label])
         used = members if ends[-1] else members[:0]
         shares.append(np.split(used, ends[:-1] * len(used) // max(1, ends[-1])))
-    for client in range(len(lots)):
+    for client in range(len(indices)):
         if not any(len(share[client]) for share in shares):
             _give_one(shares, counts[client], client)
-    return [np.concatenate([share[client] for share in shares]) for client in range(len(lots))]
+    return [np.concatenate([share[client] for share in shares]) for client in range(len(indices))]
 
 
 def _give_one(shares: list[list[NDArray[np.int64]]], held: NDArray[np.int64], client: int) -> None:
@@ -59,13 +59,13 @@ def _give_one(shares: list[list[NDArray[np.int64]]], held: NDArray[np.int64], cl
             return
 
 
-def validated(train: Lots, fraction: float, seed: int) -> tuple[Lots, Lots]:
-    """Takes ``fraction`` of every client's training samples away at random; the others keep their order."""
+def split_validation(train: ClientIndices, fraction: float, seed: int) -> tuple[ClientIndices, ClientIndices]:
+    """Moves a random ``fraction`` of each client's training samples to validation; the others keep their order."""
     kept, taken = [], []
-    for client, lot in enumerate(train):
-        count = min(len(lot) - 1, max(1, int(fraction * len(lot)))) if fraction and len(lot) else 0
-        chosen = np.zeros(len(lot), dtype=bool)
-        chosen[permutation(key(seed, "validation", client), len(lot))[:count]] = True
-        kept.append(lot[~chosen])
-        taken.append(lot[chosen])
+    for client, index in enumerate(train):
+        count = min(len(index) - 1, max(1, int(fraction * len(index)))) if fraction and len(index) else 0
+        chosen = np.zeros(len(index), dtype=bool)
+        chosen[permutation(key(seed, "validation", client), len(index))[:count]] = True
+        kept.append(index[~chosen])
+        taken.append(index[chosen])
     return kept, taken

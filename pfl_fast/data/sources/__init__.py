@@ -1,1 +1,1 @@
-"""One file per way in which data sets are distributed: each finds its files in a folder and reads them."""
+"""Readers of data sets, one module per file format: each finds its files in a folder and reads them."""

@@ -1,8 +1,8 @@
 """AG News: ``train.csv`` and ``test.csv``, either the original three columns without header (class 1 to 4, title,
 description) or with a header ``label,label_name,text`` (label 0 to 3).
 
-Tokens: 0 is padding, 1 the class token that starts every text, 2 an unknown word, then the words of the training part
-by falling frequency, ties in alphabetical order.
+Tokens: 0 is padding, 1 the class token at the start of each text, 2 an unknown word. The words of the training part
+follow by decreasing frequency, ties in alphabetical order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DROPPED = re.compile(r"<br />|[;:]")
 
 
 def tokenize(text: str) -> list[str]:
-    r"""Basic English: lower case, punctuation as words of its own, quotation marks, colons and semicolons dropped.
+    r"""Splits English text: lower case, punctuation as separate words, without quotation marks, colons and semicolons.
 
     >>> tokenize('Oil up: "It\'s (very) high!"')
     ['oil', 'up', 'it', "'", 's', '(', 'very', ')', 'high', '!']
@@ -34,13 +34,13 @@ def tokenize(text: str) -> list[str]:
 
 
 def find(folder: Path) -> tuple[Path, ...]:
-    """Training (or part of it) and test file."""
+    """Returns the training file (possibly a part of it) and the test file."""
     train = [path for path in (folder / "train.csv", *sorted(folder.glob("train_*.csv"))) if path.is_file()]
     return (train[0], folder / "test.csv") if train and (folder / "test.csv").is_file() else ()
 
 
 def read(files: tuple[Path, ...], size: int) -> Raw:
-    """All texts, cut or padded to ``size`` tokens."""
+    """Reads all texts, truncated or padded to ``size`` tokens."""
     (train_y, train), (test_y, test) = _rows(files[0]), _rows(files[1])
     counts = Counter(token for tokens in train for token in tokens)
     words = sorted(counts, key=lambda word: (-counts[word], word))

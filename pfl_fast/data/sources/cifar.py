@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the python or binary archive as distributed, or unpacked. Pickles are not executed."""
+"""CIFAR-10 and CIFAR-100: the python or binary archive, or its unpacked folder. Pickles are not executed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl_fast.data.sources.names import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE
-from pfl_fast.data.sources.raw import Part, Raw, Source, from_parts
+from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.data.unpickle import load_plain
 from pfl_fast.errors import DataError
 
@@ -26,7 +26,7 @@ PIXELS = 3 * 32 * 32
 
 
 def source(number: str, form: str) -> Source:
-    """The source of CIFAR-``number`` (``"10"`` or ``"100"``) in one ``form`` (``"python"`` or ``"binary"``)."""
+    """Returns the source of CIFAR-``number`` (``"10"`` or ``"100"``) in a ``form`` (``"python"`` or ``"binary"``)."""
     archive = f"cifar-{number}-{form}.tar.gz"
     unpacked = FOLDERS.get((number, form), f"cifar-{number}-{form}")
     members = (TEN if number == "10" else HUNDRED)[form]
@@ -41,14 +41,14 @@ def source(number: str, form: str) -> Source:
         contents = _contents(files[0], members)
         batches = [_batch(contents[name], f"{files[0]}/{name}", number, form) for name in members]
         parts = [
-            Part(
+            ImageFile(
                 f"{files[0]}/{name}", pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), fine, name.startswith("test")
             )
             for name, (pixels, _, fine) in zip(members, batches, strict=True)
         ]
         if number == "10":
-            return from_parts(parts, size, 3, CIFAR10)
-        raw = from_parts(parts, size, 3, CIFAR100_FINE)
+            return from_image_files(parts, size, 3, CIFAR10)
+        raw = from_image_files(parts, size, 3, CIFAR100_FINE)
         coarse = np.concatenate([coarse for _, coarse, _ in batches]).astype(np.int64)
         if len(coarse) != len(raw.y):
             raise DataError(
@@ -60,7 +60,7 @@ def source(number: str, form: str) -> Source:
 
 
 def both_labellings(raw: Raw, coarse: NDArray[np.int64]) -> Raw:
-    """CIFAR-100 with the superclasses as a second labelling."""
+    """Adds the superclasses of CIFAR-100 as a second labelling."""
     raw.labels.update(fine=raw.y, coarse=coarse)
     raw.labellings.update(fine=CIFAR100_FINE, coarse=CIFAR100_COARSE)
     return raw
@@ -87,7 +87,7 @@ def _contents(path: Path, members: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def _batch(data: bytes, name: str, number: str, form: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Pixels ``[n, 3072]``, superclasses ``[n]`` (CIFAR-100 only) and classes ``[n]``."""
+    """Returns pixels ``[n, 3072]``, superclasses ``[n]`` (CIFAR-100 only) and classes ``[n]``."""
     if form == "binary":
         labels = 1 if number == "10" else 2
         if not data or len(data) % (labels + PIXELS):

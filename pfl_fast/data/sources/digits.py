@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1797 real images of 8x8, part of that package, so always there."""
+"""scikit-learn's handwritten digits: 1797 images of 8x8 pixels, installed with scikit-learn."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from pfl_fast.data.sources.names import DIGITS
-from pfl_fast.data.sources.raw import Part, Raw, Source, from_parts
+from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 
 
 def find(folder: Path) -> tuple[Path, ...]:
-    """The file inside scikit-learn, whatever ``folder`` is."""
+    """Returns the file inside scikit-learn; ``folder`` is not used."""
     del folder
     package = find_spec("sklearn")  # importing it would take seconds
     files = (
@@ -24,10 +24,10 @@ def find(folder: Path) -> tuple[Path, ...]:
 
 
 def read(files: tuple[Path, ...], size: int) -> Raw:
-    """All images, 0 to 16 scaled to 0 to 255; there is no official test part."""
+    """Reads all images, scaled from 0..16 to 0..255; there is no official test part."""
     table = np.loadtxt(files[0], delimiter=",")
     images = (table[:, :64].reshape(-1, 8, 8) * (255 / 16)).round().astype(np.uint8)
-    return from_parts([Part(str(files[0]), images, table[:, 64])], size, 1, DIGITS)
+    return from_image_files([ImageFile(str(files[0]), images, table[:, 64])], size, 1, DIGITS)
 
 
 SOURCE = Source("inside scikit-learn", find, read)

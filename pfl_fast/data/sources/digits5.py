@@ -1,6 +1,6 @@
 """Digits-Five: MNIST, SVHN, USPS, SynthDigits and MNIST-M, from one folder.
 
-For each domain the first of these is read:
+The first of these layouts is read for each domain:
 
 =============  =========================================================================================================
 any            ``<Domain>/train.pkl`` (or ``<Domain>/partitions/train_part<i>.pkl``) and ``<Domain>/test.pkl``: FedBN's
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from pfl_fast.data.sources import idx
 from pfl_fast.data.sources.names import DIGITS
-from pfl_fast.data.sources.raw import Part, Raw, Source, from_parts
+from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.data.unpickle import load_plain
 from pfl_fast.errors import DataError
 
@@ -34,14 +34,14 @@ Arrays = tuple[NDArray[Any], NDArray[Any]]
 
 
 def find(folder: Path) -> tuple[Path, ...]:
-    """The files of every domain that is there, if there are at least two."""
+    """Returns the files of all domains found, if there are at least two."""
     found = [files for domain in DOMAINS if (files := _files(folder, domain))]
     return tuple(file for files in found for file in files) if len(found) > 1 else ()
 
 
 def read(files: tuple[Path, ...], size: int) -> Raw:
-    """All domains, each with its own official test part."""
-    per_domain: dict[str, list[Part]] = {}
+    """Reads all domains, each with its own official test part."""
+    per_domain: dict[str, list[ImageFile]] = {}
     for domain in DOMAINS:
         mine = tuple(file for file in files if _domain_of(file) == domain)
         if mine:
@@ -52,7 +52,7 @@ def read(files: tuple[Path, ...], size: int) -> Raw:
         if len(per_domain) == len(DOMAINS)
         else f"{len(per_domain)} of {len(DOMAINS)} domains: " + ", ".join(per_domain)
     )
-    return from_parts(parts, size, 3, DIGITS, tuple(per_domain), note=note)
+    return from_image_files(parts, size, 3, DIGITS, tuple(per_domain), note=note)
 
 
 _NAMES: dict[str, list[tuple[str, ...]]] = {
@@ -82,16 +82,16 @@ def _domain_of(file: Path) -> str:
     return next((d for d, options in _NAMES.items() if any(file.name in names for names in options)), "MNIST")
 
 
-def _parts(domain: str, files: tuple[Path, ...], number: int) -> list[Part]:
+def _parts(domain: str, files: tuple[Path, ...], number: int) -> list[ImageFile]:
     if files[0].suffix == ".pkl":
-        return [Part(str(f), *_pickled(f), f.name == "test.pkl", number) for f in files]
+        return [ImageFile(str(f), *_pickled(f), f.name == "test.pkl", number) for f in files]
     if domain == "MNIST":
-        return idx.parts(files, number)
+        return idx.image_files(files, number)
     if len(files) == 1:
         (train, test), file = _train_and_test_mat(files[0]), str(files[0])
-        return [Part(file, *train, False, number), Part(file, *test, True, number)]
+        return [ImageFile(file, *train, False, number), ImageFile(file, *test, True, number)]
     reader: Callable[[Path], Arrays] = _libsvm if domain == "USPS" else _svhn
-    return [Part(str(f), *reader(f), i == 1, number) for i, f in enumerate(files)]
+    return [ImageFile(str(f), *reader(f), i == 1, number) for i, f in enumerate(files)]
 
 
 def _pickled(file: Path) -> Arrays:
@@ -107,7 +107,7 @@ def _mat(file: Path, names: tuple[str, ...]) -> list[NDArray[Any]]:
 
     try:
         found = loadmat(file, variable_names=names)
-    except Exception as error:  # scipy raises whatever its parser stumbles over
+    except Exception as error:  # scipy's parser raises errors of many types
         raise DataError(
             f"{file}: not a readable .mat file ({error}); truncated or corrupt: delete it and fetch it again"
         ) from None
@@ -137,7 +137,7 @@ def _from_one_hot(labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def _libsvm(file: Path) -> Arrays:
-    """USPS: lines ``label index:value ...`` with labels 1 to 10 and 256 values in [-1, 1]."""
+    """Reads USPS: lines ``label index:value ...`` with labels 1 to 10 and 256 values in [-1, 1]."""
     try:
         rows = bz2.decompress(file.read_bytes()).decode().split("\n")
         lines = [line.split() for line in rows if line.strip()]
@@ -151,5 +151,5 @@ def _libsvm(file: Path) -> Arrays:
 
 
 SOURCE = Source(
-    "FedBN's digit_dataset (<Domain>/*.pkl), or the originals of each domain, all in one folder", find, read
+    "FedBN's digit_dataset (<Domain>/*.pkl), or the original files of all domains in one folder", find, read
 )

@@ -1,4 +1,4 @@
-"""MNIST's own format, as MNIST and Fashion-MNIST are distributed: four idx files, gzipped or not."""
+"""The idx format of MNIST and Fashion-MNIST: four files, gzipped or not."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pfl_fast.data.sources.raw import Part, Raw, Source, from_parts
+from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.errors import DataError
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def find(folder: Path) -> tuple[Path, ...]:
-    """The four files, if all are there."""
+    """Returns the four files, if all are in the folder."""
     found = [next((p for p in (folder / f"{name}.gz", folder / name) if p.is_file()), None) for name in FILES]
     return tuple(path for path in found if path) if all(found) else ()
 
 
 def source(classes: tuple[str, ...], belongs: Callable[[Path], bool]) -> Source:
-    """The source for one data set of this format.
+    """Returns the source of one data set of this format.
 
     Args:
         classes: names of the labels.
-        belongs: whether idx files in a folder are this data set's; their names are the same for all of them.
+        belongs: returns whether the idx files in a folder belong to this data set; all data sets use the same names.
     """
 
     def read(files: tuple[Path, ...], size: int) -> Raw:
-        return from_parts(parts(files), size, 1, classes)
+        return from_image_files(image_files(files), size, 1, classes)
 
-    return Source(f"{FILES[0]}.gz and its three companions", lambda f: find(f) if belongs(f) else (), read)
+    return Source(f"{FILES[0]}.gz and the other three idx files", lambda f: find(f) if belongs(f) else (), read)
 
 
-def parts(files: tuple[Path, ...], domain: int = 0) -> list[Part]:
-    """Training and test part from the four files."""
+def image_files(files: tuple[Path, ...], domain: int = 0) -> list[ImageFile]:
+    """Reads training and test part from the four files."""
     train_x, train_y, test_x, test_y = (read_idx(file) for file in files)
     return [
-        Part(str(files[0]), train_x, train_y, False, domain),
-        Part(str(files[2]), test_x, test_y, True, domain),
+        ImageFile(str(files[0]), train_x, train_y, False, domain),
+        ImageFile(str(files[2]), test_x, test_y, True, domain),
     ]
 
 
 def read_idx(file: Path) -> NDArray[Any]:
-    """One idx file of bytes."""
+    """Reads an idx file of bytes."""
     try:
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

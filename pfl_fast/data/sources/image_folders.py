@@ -1,4 +1,4 @@
-"""Domains of image files: ``<domain>/<class>/<image>``, in folders or in zip archives, at any depth."""
+"""Image files of several domains: ``<domain>/<class>/<image>``, in folders or zip archives, at any depth."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pfl_fast.errors import DataError
 
 @dataclass(frozen=True)
 class Layout:
-    """How the folders are called; case, spaces and punctuation in names do not matter.
+    """Names of the folders; case, spaces and punctuation do not matter.
 
     Attributes:
         domains: names of domains, in order.
-        archives: patterns of zip archives that hold all domains; ``<domain>.zip`` is always accepted.
-        classes: names of classes, in order, others being left out; None takes all that are there.
+        archives: patterns of zip archives with all domains; ``<domain>.zip`` is always accepted.
+        classes: names of classes, in order; other folders are left out. None: all folders.
         aliases: other names of domains and classes.
     """
 
@@ -31,19 +31,19 @@ class Layout:
     aliases: tuple[tuple[str, str], ...] = ()
 
     def plain(self, name: str) -> str:
-        """A name for comparison."""
+        """Returns a name in the form used for comparisons."""
         bare = re.sub(r"[^a-z0-9]", "", name.lower())
         return dict(self.aliases).get(bare, bare)
 
 
 def source(layout: Layout) -> Source:
-    """The source of a data set with such folders. ``<domain>_test.txt`` lists, if there, say what the test part is."""
+    """Returns the source of a data set with such folders; ``<domain>_test.txt`` lists the test part, if present."""
     shape = f"<domain>/<class>/*.jpg ({', '.join(layout.domains)}), in folders or {' / '.join(layout.archives)}"
     return Source(shape, lambda folder: find(layout, folder), lambda files, size: read(layout, files, size))
 
 
 def find(layout: Layout, folder: Path) -> tuple[Path, ...]:
-    """Folders or archives of at least two domains, or one archive of all, and lists of test images."""
+    """Returns folders or archives of at least two domains, or one archive of all, and the lists of test images."""
     wanted = {layout.plain(domain) for domain in layout.domains}
     lists = [file for pattern in ("*_test.txt", "*/*_test.txt") for file in sorted(folder.glob(pattern))]
     lists = [file for file in lists if layout.plain(file.name.removesuffix("_test.txt")) in wanted]
@@ -59,7 +59,7 @@ def find(layout: Layout, folder: Path) -> tuple[Path, ...]:
 
 
 def read(layout: Layout, files: tuple[Path, ...], size: int) -> Raw:
-    """Lists images and labels; decodes later."""
+    """Lists images and labels; images are decoded later."""
     tree = Tree([file for file in files if file.suffix != ".txt"])
     domain_number = {layout.plain(domain): i for i, domain in enumerate(layout.domains)}
     samples = []  # (domain, class, name)

@@ -1,4 +1,4 @@
-"""Pixels: decoding, resizing, grey to colour."""
+"""Decodes images, resizes them and converts between grey and colour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 
 def decoded(data: bytes, name: str, size: int) -> NDArray[np.uint8]:
-    """An image file as ``[size, size, 3]`` uint8: RGB, resized bilinearly where needed."""
+    """Decodes an image file to ``[size, size, 3]`` uint8 RGB, with bilinear resizing."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             rgb = image.convert("RGB")
@@ -27,7 +27,7 @@ def decoded(data: bytes, name: str, size: int) -> NDArray[np.uint8]:
 
 
 def resized(block: NDArray[Any], size: int, channels: int) -> NDArray[np.uint8]:
-    """``[n, H, W]`` or ``[n, H, W, 1 or 3]`` as ``[n, size, size, channels]``; grey is repeated, colour made grey.
+    """Converts ``[n, H, W]`` or ``[n, H, W, 1 or 3]`` to ``[n, size, size, channels]``.
 
     >>> resized(np.zeros((2, 5, 5), np.uint8), 7, 3).shape
     (2, 7, 7, 3)

@@ -1,4 +1,4 @@
-"""Names of classes, where the files do not hold them, in the order of the labels."""
+"""Names of classes in the order of the labels, for files that do not hold them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SUPERCLASSES = {
 }
 CIFAR100_COARSE = tuple(_SUPERCLASSES)
 CIFAR100_FINE = tuple(sorted(name for names in _SUPERCLASSES.values() for name in names.split()))
-# The superclass of each class, both as labels.
+# Label of the superclass of each class.
 COARSE_OF_FINE = tuple(
     next(i for i, names in enumerate(_SUPERCLASSES.values()) if fine in names.split()) for fine in CIFAR100_FINE
 )

@@ -1,10 +1,10 @@
-"""NumPy archives, opened without pickles, in three layouts.
+"""NumPy archives in three layouts, read without pickles.
 
 - ``x_train y_train x_test y_test``: one data set, as Keras distributes ``mnist.npz``;
 - ``<domain>_x_train <domain>_y_train <domain>_x_test <domain>_y_test``: one group for each domain;
-- ``x y domain domains classes``: all samples of several domains, ``domain`` and ``y`` being numbers of names.
+- ``x y domain domains classes``: all samples of several domains; ``domain`` and ``y`` are indices into the names.
 
-Images are uint8 ``[N, H, W]`` or ``[N, H, W, C]``; names of classes may be in ``classes``.
+Images are uint8 ``[N, H, W]`` or ``[N, H, W, C]``; ``classes`` may hold the names of classes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from pfl_fast.data.sources.cifar import both_labellings
 from pfl_fast.data.sources.names import COARSE_OF_FINE
-from pfl_fast.data.sources.raw import Part, Raw, Source, from_parts
+from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.errors import DataError
 
 
 def single(name: str, classes: tuple[str, ...], channels: int) -> Source:
-    """``name.npz`` (or ``name_anything.npz``) with one data set."""
+    """Returns the source that reads ``name.npz`` (or ``name_*.npz``) with one data set."""
 
     def read(files: tuple[Path, ...], size: int) -> Raw:
         arrays = read_npz(files[0])
-        raw = from_parts(_train_and_test(files[0], arrays, ""), size, channels, classes)
+        raw = from_image_files(_train_and_test(files[0], arrays, ""), size, channels, classes)
         if name != "cifar100":
             return raw
         if len(raw.y) and not 0 <= raw.y.min() <= raw.y.max() < len(classes):
@@ -40,12 +40,12 @@ def single(name: str, classes: tuple[str, ...], channels: int) -> Source:
 
 
 def domains(name: str, known: tuple[str, ...], classes: tuple[str, ...]) -> Source:
-    """``name.npz`` (or ``name_anything.npz``) with one group of arrays per domain, or all domains in one group.
+    """Returns the source that reads ``name.npz`` (or ``name_*.npz``): one group of arrays per domain or for all.
 
     Args:
-        name: how the file's name begins.
+        name: beginning of the file name.
         known: all domains of the data set; a file may hold some of them.
-        classes: names of the labels, when the file has none.
+        classes: names of the labels, if the file has none.
     """
 
     def read(files: tuple[Path, ...], size: int) -> Raw:
@@ -60,7 +60,7 @@ def domains(name: str, known: tuple[str, ...], classes: tuple[str, ...]) -> Sour
         parts = [part for i, group in enumerate(groups) for part in _train_and_test(files[0], arrays, f"{group}_", i)]
         names = tuple(str(c) for c in arrays["classes"]) if "classes" in arrays else classes
         note = "" if len(groups) >= len(known) else f"{files[0].name}: {len(groups)} of {len(known)} domains"
-        return from_parts(parts, size, 3, names, tuple(groups), note=note)
+        return from_image_files(parts, size, 3, names, tuple(groups), note=note)
 
     return Source(f"{name}.npz, one group of arrays per domain or all in one group", _finder(name), read)
 
@@ -74,7 +74,7 @@ def _finder(name: str) -> Callable[[Path], tuple[Path, ...]]:
 
 
 def read_npz(file: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an archive."""
+    """Reads all arrays of an archive."""
     try:
         with np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
@@ -84,13 +84,11 @@ def read_npz(file: Path) -> dict[str, NDArray[Any]]:
         ) from None
 
 
-def _train_and_test(file: Path, arrays: dict[str, NDArray[Any]], prefix: str, domain: int = 0) -> list[Part]:
+def _train_and_test(file: Path, arrays: dict[str, NDArray[Any]], prefix: str, domain: int = 0) -> list[ImageFile]:
     if missing := [k for s in ("train", "test") for k in (f"{prefix}x_{s}", f"{prefix}y_{s}") if k not in arrays]:
         raise DataError(f"{file}: no {missing[0]} in it; it has {', '.join(arrays) or 'nothing'}")
-    return [
-        Part(f"{file} ({prefix}x_{split})", arrays[f"{prefix}x_{split}"], arrays[f"{prefix}y_{split}"], test, domain)
-        for split, test in (("train", False), ("test", True))
-    ]
+    names = [(f"{prefix}x_{split}", f"{prefix}y_{split}") for split in ("train", "test")]
+    return [ImageFile(f"{file} ({x})", arrays[x], arrays[y], x.endswith("test"), domain) for x, y in names]
 
 
 def _one_group(file: Path, arrays: dict[str, NDArray[Any]], size: int) -> Raw:
@@ -106,9 +104,9 @@ def _one_group(file: Path, arrays: dict[str, NDArray[Any]], size: int) -> Raw:
         raise DataError(f"{file}: test must hold one value for each image")
     test = arrays.get("test", np.zeros(len(domain), np.bool_)).astype(np.bool_)
     parts = [
-        Part(str(file), arrays["x"][rows], arrays["y"].reshape(-1)[rows], is_test, i)
+        ImageFile(str(file), arrays["x"][rows], arrays["y"].reshape(-1)[rows], is_test, i)
         for i in range(len(names))
         for is_test in (False, True)
         if (rows := (domain == i) & (test == is_test)).any()
     ]
-    return from_parts(parts, size, 3, classes, names)
+    return from_image_files(parts, size, 3, classes, names)

@@ -1,4 +1,4 @@
-"""What every source delivers: labels at once, samples piece by piece."""
+"""Result of every source: all labels, and samples in blocks that are decoded on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pfl_fast.data.sources.images import resized
 from pfl_fast.errors import DataError
 
-BLOCK = 1024  # samples; a piece of a few MB
+BLOCK = 1024  # samples per block, a few MB
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class Raw:
     """A data set as read from its files, not decoded yet.
 
     Attributes:
-        shape: of all samples together, ``(N, ...)``.
-        dtype: of the samples: uint8, int32 or float32.
-        blocks: decodes the samples, in order, a piece ``[n, ...]`` at a time.
+        shape: shape of all samples, ``(N, ...)``.
+        dtype: dtype of the samples: uint8, int32 or float32.
+        blocks: decodes the samples in order, one block ``[n, ...]`` at a time.
         y: ``[N]`` labels.
-        classes: their names.
-        test: ``[N]``, whether a sample is in the official test part.
-        domain: ``[N]`` or None.
-        domains: names.
-        labels: other labellings ``[N]``.
-        labellings: the class names of each of those.
+        classes: names of the labels.
+        test: ``[N]`` bool, True for samples of the official test part.
+        domain: ``[N]`` domain of each sample, or None.
+        domains: names of the domains.
+        labels: other labellings ``[N]`` by name.
+        labellings: class names of each of ``labels``.
         vocabulary: number of tokens; text only.
-        note: what is unusual about the files, for the user.
+        note: message for the user about incomplete or unusual files.
     """
 
     shape: tuple[int, ...]
@@ -54,19 +54,21 @@ class Source:
     """One accepted layout of a data set.
 
     Attributes:
-        layout: how it looks on disk, for the user.
-        find: the files or folders of this layout in a folder; none when it is not there. Looks at names only.
-        read: those files, at an image size (or number of tokens).
+        layout: description of the files, for the user.
+        find: returns the files of this layout in a folder, by their names; none if the layout is not there.
+        read: reads those files at an image size (or number of tokens).
+        version: version of ``read``; data sets decoded by another version are decoded again.
     """
 
     layout: str
     find: Callable[[Path], tuple[Path, ...]]
     read: Callable[[tuple[Path, ...], int], Raw]
+    version: int = 1
 
 
 @dataclass(frozen=True)
-class Part:
-    """Decoded images of one file: ``x`` is ``[n, H, W]`` or ``[n, H, W, C]`` uint8, ``y`` is ``[n]``."""
+class ImageFile:
+    """Decoded images of a file: ``x`` is ``[n, H, W]`` or ``[n, H, W, C]`` uint8, ``y`` is ``[n]``."""
 
     file: str
     x: NDArray[Any]
@@ -75,15 +77,15 @@ class Part:
     domain: int = 0
 
 
-def from_parts(
-    parts: Sequence[Part],
+def from_image_files(
+    parts: Sequence[ImageFile],
     size: int,
     channels: int,
     classes: tuple[str, ...],
     domains: tuple[str, ...] = (),
     **more: Any,
 ) -> Raw:
-    """Images of several files, one after the other, checked and brought to one size and number of channels."""
+    """Concatenates the images of several files, checked and converted to one size and number of channels."""
     for part in parts:
         check_images(part)
     y = np.concatenate([np.asarray(part.y).reshape(-1).astype(np.int64) for part in parts])
@@ -109,8 +111,8 @@ def from_parts(
     )
 
 
-def check_images(part: Part) -> None:
-    """Refuses arrays that are not images with one label each."""
+def check_images(part: ImageFile) -> None:
+    """Raises if the arrays are not images with one label each."""
     if part.x.dtype != np.uint8:
         broken = np.issubdtype(part.x.dtype, np.floating) and np.isnan(part.x).any()
         what = "hold NaN" if broken else f"are {part.x.dtype}"

@@ -1,4 +1,4 @@
-"""Files below a folder or inside zip archives, named alike: nothing is unpacked to disk."""
+"""Files in folders and zip archives under one naming scheme; archives are not unpacked to disk."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from pfl_fast.data.sources.images import decoded
 from pfl_fast.errors import DataError
 
-BATCH = 256  # images decoded at a time
+BATCH = 256  # images decoded together
 
 
 class Tree:
-    """All files of some folders and zip archives; ``names`` are their paths with forward slashes."""
+    """All files of some folders and zip archives; ``names`` holds their paths with forward slashes."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._read: dict[str, Callable[[], bytes]] = {}
@@ -53,7 +53,7 @@ class Tree:
                 self._where[member.filename] = file
 
     def read(self, name: str) -> bytes:
-        """The contents of one file."""
+        """Reads a file."""
         try:
             return self._read[name]()
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
@@ -64,15 +64,15 @@ class Tree:
             ) from None
 
     def path(self, name: str) -> Path:
-        """Where a file is, for messages."""
+        """Returns the path of a file, for messages."""
         return self._where.get(name, Path()) / name
 
     def text(self, name: str) -> list[str]:
-        """The lines of a text file."""
+        """Reads the lines of a text file."""
         return self.read(name).decode("utf-8", "replace").splitlines()
 
     def images(self, names: Sequence[str], size: int) -> Iterator[NDArray[Any]]:
-        """Decodes images, some at a time, on all cores: ``[n, size, size, 3]`` uint8 each."""
+        """Decodes images on all cores; yields blocks ``[n, size, size, 3]`` uint8."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for start in range(0, len(names), BATCH):
                 some = names[start : start + BATCH]

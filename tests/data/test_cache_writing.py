@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pfl_fast.data.prepared import read_prepared, write_prepared
+from pfl_fast.data.cache import read_cache, write_cache
 from pfl_fast.data.sources.raw import Raw
 from pfl_fast.errors import DataError
 
@@ -25,33 +25,33 @@ def generated(samples, blocks=None):
     return Raw((samples, 64, 64, 3), "uint8", blocks or pieces, zeros, ("a",), zeros > 0)
 
 
-def test_preparing_needs_a_piece_at_a_time(tmp_path):
+def test_decoding_holds_one_block_in_memory(tmp_path):
     samples = 7 * BLOCK + 1
     tracemalloc.start()
     try:
-        write_prepared(tmp_path / "tiny-64", "tiny", generated(samples), ())
-        _, arrays = read_prepared(tmp_path / "tiny-64")
+        write_cache(tmp_path / "tiny-64", "tiny", generated(samples), ())
+        x = read_cache(tmp_path / "tiny-64")[0].x
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 0.4 * arrays["x"].nbytes
-    assert arrays["x"][::BLOCK, 5, 5, 1].tolist() == list(range(8))
+    assert peak < 0.4 * x.nbytes
+    assert x[::BLOCK, 5, 5, 1].tolist() == list(range(8))
 
 
 @pytest.mark.slow
-def test_peak_memory_of_the_whole_of_tiny_imagenet(tmp_path):
+def test_peak_memory_of_decoding_tiny_imagenet(tmp_path):
     """Resident set of a process that prepares 100000 images and then reads each once."""
     code = """
 import re, sys
 from pathlib import Path
-from tests.data.test_prepared_memory import generated
-from pfl_fast.data.prepared import read_prepared, write_prepared
+from tests.data.test_cache_writing import generated
+from pfl_fast.data.cache import read_cache, write_cache
 def peak():  # ru_maxrss would include the process that started this one
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 folder = Path(sys.argv[1])
-write_prepared(folder, "tiny", generated(100_000), ())
+write_cache(folder, "tiny", generated(100_000), ())
 preparing = peak()
-x = read_prepared(folder)[1]["x"]
+x = read_cache(folder)[0].x
 assert sum(int(x[i, 0, 0, 0]) for i in range(len(x))) > 0
 print(preparing, peak(), x.nbytes)
 """
@@ -68,7 +68,7 @@ print(preparing, peak(), x.nbytes)
 def test_more_or_fewer_samples_than_labels(tmp_path, pieces):
     raw = generated(2, lambda: iter([np.zeros((1, 64, 64, 3), np.uint8)] * pieces))
     with pytest.raises(DataError, match=f"{pieces} samples but 2 labels"):
-        write_prepared(tmp_path / "a", "tiny", raw, (tmp_path / "file.zip",))
+        write_cache(tmp_path / "a", "tiny", raw, (tmp_path / "file.zip",))
     assert not list(tmp_path.iterdir())
 
 
@@ -77,25 +77,25 @@ def test_features_must_be_finite(tmp_path, value):
     block = np.array([[1.0, value]], np.float32)
     raw = Raw((1, 2), "float32", lambda: iter([block]), np.zeros(1, np.int64), ("a",), np.zeros(1, bool))
     with pytest.raises(DataError, match="file: NaN or infinite values among samples 0 to 0"):
-        write_prepared(tmp_path / "a", "b", raw, (tmp_path / "file",))
+        write_cache(tmp_path / "a", "b", raw, (tmp_path / "file",))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
+def test_a_full_disk_is_reported_and_leaves_no_files(tmp_path):
     def pieces():
         yield np.zeros((1, 64, 64, 3), np.uint8)
         raise OSError(28, "No space left on device")
 
     with pytest.raises(DataError, match="the disk is full"):
-        write_prepared(tmp_path / "a", "tiny", generated(2, pieces), ())
+        write_cache(tmp_path / "a", "tiny", generated(2, pieces), ())
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupted_preparation_leaves_nothing(tmp_path):
+def test_an_interrupted_write_leaves_no_files(tmp_path):
     def pieces():
         yield np.zeros((1, 64, 64, 3), np.uint8)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_prepared(tmp_path / "a", "tiny", generated(2, pieces), ())
+        write_cache(tmp_path / "a", "tiny", generated(2, pieces), ())
     assert not list(tmp_path.iterdir())

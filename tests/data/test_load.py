@@ -8,7 +8,7 @@ import pytest
 
 from pfl_fast.data import catalogue
 from pfl_fast.data.entry import Download
-from pfl_fast.data.prepare import load
+from pfl_fast.data.load import load
 from pfl_fast.errors import DataError
 from tests.data.archives import pixels, write_mnist
 
@@ -17,7 +17,7 @@ def prepared(folder):
     return sorted(path.name for path in (folder / "prepared").iterdir() if path.is_dir())
 
 
-def test_decoded_once_then_mapped(raw, load_real, said):
+def test_data_is_decoded_once_and_then_memory_mapped(raw, load_real, said):
     x, _ = write_mnist(raw)
     first, second = load_real("mnist"), load_real("mnist")
     assert sum("preparing" in line for line in said) == 1
@@ -28,14 +28,14 @@ def test_decoded_once_then_mapped(raw, load_real, said):
     assert np.array_equal(load_real("mnist").x[..., 0], x)
 
 
-def test_sizes_are_prepared_apart(raw, load_real):
+def test_each_size_has_its_own_cache(raw, load_real):
     write_mnist(raw)
     assert load_real("mnist").x.shape[1] == 28
     assert load_real("mnist", size=7).x.shape[1] == 7
     assert prepared(raw) == ["mnist-28", "mnist-7"]
 
 
-def test_the_prepared_form_is_enough(raw, load_real):
+def test_the_cache_is_used_without_the_files(raw, load_real):
     write_mnist(raw)
     load_real("mnist")
     for file in raw.glob("*.gz"):
@@ -43,12 +43,22 @@ def test_the_prepared_form_is_enough(raw, load_real):
     assert len(load_real("mnist")) == 10
 
 
-def test_other_files_are_prepared_again(raw, load_real, said):
+def test_changed_files_are_decoded_again(raw, load_real, said):
     write_mnist(raw)
     load_real("mnist")
     write_mnist(raw, train=13)
     assert len(load_real("mnist")) == 16
     assert sum("made from other files" in line for line in said) == 1
+
+
+def test_another_version_of_the_reader_decodes_again(raw, load_real, said, monkeypatch):
+    write_mnist(raw)
+    load_real("mnist")
+    entry = catalogue.DATASETS["mnist"]
+    newer = replace(entry, sources=tuple(replace(source, version=2) for source in entry.sources))
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", newer)
+    assert len(load_real("mnist")) == len(load_real("mnist")) == 10
+    assert sum("preparing" in line for line in said) == 2
 
 
 def test_manifest(raw, load_real):
@@ -94,7 +104,7 @@ def edit(**changes):
         lambda folder: np.save(folder / "y.npy", np.zeros(10, np.float32)),
     ],
 )
-def test_a_damaged_preparation_is_made_again(raw, load_real, said, damage):
+def test_a_damaged_cache_is_decoded_again(raw, load_real, said, damage):
     x, y = write_mnist(raw)
     load_real("mnist")
     damage(raw / "prepared" / "mnist-28")
@@ -104,7 +114,7 @@ def test_a_damaged_preparation_is_made_again(raw, load_real, said, damage):
     assert sum("cannot be used" in line for line in said) == 1
 
 
-def test_a_damaged_preparation_without_files_is_an_error(raw, load_real):
+def test_a_damaged_cache_without_files_is_an_error(raw, load_real):
     write_mnist(raw)
     load_real("mnist")
     for file in raw.glob("*.gz"):
@@ -114,16 +124,16 @@ def test_a_damaged_preparation_without_files_is_an_error(raw, load_real):
         load_real("mnist")
 
 
-def test_a_half_written_preparation_is_not_used(raw, load_real):
+def test_a_half_written_cache_is_not_used(raw, load_real):
     write_mnist(raw)
-    left = raw / "prepared" / ".mnist-28.unfinished"
+    left = raw / "prepared" / ".mnist-28.tmp"
     left.mkdir(parents=True)
     (left / "x.npy").write_bytes(b"half")
     assert len(load_real("mnist")) == 10
     assert not left.exists()
 
 
-def test_a_read_only_folder_stays_as_it_is(raw, tmp_path, load_real):
+def test_a_read_only_folder_is_not_changed(raw, tmp_path, load_real):
     write_mnist(raw)
     before = sorted(raw.rglob("*"))
     raw.chmod(0o555)
@@ -136,7 +146,7 @@ def test_a_read_only_folder_stays_as_it_is(raw, tmp_path, load_real):
     assert name.startswith("mnist-28-")
 
 
-def test_two_read_only_folders_do_not_share(raw, tmp_path, load_real):
+def test_two_read_only_folders_have_separate_caches(raw, tmp_path, load_real):
     other = tmp_path / "other"
     write_mnist(raw)
     write_mnist(other, train=1, test=1)
@@ -150,7 +160,7 @@ def test_two_read_only_folders_do_not_share(raw, tmp_path, load_real):
     assert len(prepared(tmp_path / "data")) == 2
 
 
-def test_nowhere_to_write(raw, tmp_path, load_real, monkeypatch):
+def test_no_writable_folder_is_an_error(raw, tmp_path, load_real, monkeypatch):
     write_mnist(raw)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PFL_FAST_DATA", str(tmp_path / "file"))
@@ -170,7 +180,7 @@ def _load_in_process(folder, barrier, results):
     results.put((int(data.x.sum()), sum("preparing" in line for line in said)))
 
 
-def test_two_processes_prepare_at_once(raw):
+def test_two_processes_decode_once(raw):
     x, _ = write_mnist(raw, train=997)
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
@@ -184,7 +194,7 @@ def test_two_processes_prepare_at_once(raw):
     assert sum(preparations for _, preparations in got) == 1
 
 
-def test_missing_data_says_what_to_do(load_real, raw):
+def test_missing_data_has_instructions(load_real, raw):
     with pytest.raises(DataError) as error:
         load_real("tiny")
     for part in (str(raw / "tiny"), "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d", "data get tiny"):
@@ -221,7 +231,7 @@ def test_cifar100_stand_in_has_both_labellings(name):
     assert np.array_equal(data.y, data.labels["coarse" if name.endswith("coarse") else "fine"])
 
 
-def test_synthetic_and_digits_need_nothing(load_real):
+def test_synthetic_and_digits_need_no_download(load_real):
     assert load_real("synthetic", stand_in_samples=11).source == "synthetic"
     digits = load_real("digits")
     assert (len(digits), digits.source, digits.input_shape) == (1797, "real", (1, 8, 8))
@@ -239,7 +249,7 @@ def served_mnist(server, tmp_path, monkeypatch):
     return server
 
 
-def test_download_then_prepare(served_mnist, raw, load_real):
+def test_downloaded_files_are_decoded(served_mnist, raw, load_real):
     served_mnist.faults = ("cut",)
     data = load_real("mnist", download=True)
     assert data.y.tolist() == [0] * 5 + [9]
@@ -248,7 +258,18 @@ def test_download_then_prepare(served_mnist, raw, load_real):
     assert len(served_mnist.requests) == 2
 
 
-def test_files_that_are_there_are_not_fetched(served_mnist, raw, load_real):
+@pytest.mark.usefixtures("served_mnist")
+def test_files_are_located_once_and_again_after_a_download(load_real, monkeypatch):
+    folders = []
+    locate = catalogue.locate
+    monkeypatch.setattr(catalogue, "locate", lambda entry, folder: folders.append(folder) or locate(entry, folder))
+    load_real("mnist", download=True)
+    assert len(folders) == 2
+    load_real("mnist", download=True)
+    assert len(folders) == 3
+
+
+def test_existing_files_are_not_downloaded(served_mnist, raw, load_real):
     write_mnist(raw)
     assert len(load_real("mnist", download=True)) == 10
     assert not served_mnist.requests
@@ -263,7 +284,7 @@ def test_failed_download(served_mnist, said, load_real):
     assert "404" in said[-1]
 
 
-def test_a_started_download_is_finished_not_used(served_mnist, raw, load_real, monkeypatch):
+def test_an_interrupted_download_is_completed_before_use(served_mnist, raw, load_real, monkeypatch):
     """Some of the domains' archives are there, because a download was interrupted."""
     entry = catalogue.DATASETS["mnist"]
     more = replace(entry, downloads=(*entry.downloads, Download("more.npz", (served_mnist.url,))))

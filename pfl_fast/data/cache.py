@@ -1,0 +1,264 @@
+"""Decoded data sets on disk: a folder with one .npy file per array and a manifest, without pickles.
+
+Data sets of the catalogue are decoded into ``prepared/<name>-<size>``, imported ones are kept in ``imported/<name>``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pfl_fast import __version__, atomic
+from pfl_fast.data.dataset import REAL, Dataset
+from pfl_fast.data.download import file_checksum
+from pfl_fast.data.sources.raw import Raw
+from pfl_fast.errors import DataError
+from pfl_fast.paths import cache_folder, data_folder
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class BrokenCacheError(Exception):
+    """The folder does not hold the data set that its manifest describes."""
+
+
+def prepared_folder(base: str, size: int, root: Path) -> Path:
+    """Returns the folder of a decoded data set: in the data folder, or in a default folder if that is read-only."""
+    home = _home(root)
+    if home is None:
+        raise DataError(f"neither {root} nor {data_folder()} can be written to; set PFL_FAST_DATA to a folder that can")
+    return home / "prepared" / f"{base}-{size}{_mark(home, root)}"
+
+
+def prepared_folders(base: str, root: Path) -> list[Path]:
+    """Returns the existing folders of a decoded data set, one for each size."""
+    home = _home(root)
+    if home is None:
+        return []
+    name = re.compile(rf"{re.escape(base)}-\d+{_mark(home, root)}")
+    return sorted(file.parent for file in home.glob(f"prepared/*/{MANIFEST}") if name.fullmatch(file.parent.name))
+
+
+def imported_folder(name: str, folder: Path | None = None) -> Path:
+    """Returns the folder of an imported data set."""
+    if not name or name != Path(name).name or name.startswith("."):
+        raise DataError(f"{name!r} cannot be the name of a data set; use letters, digits, '-' and '_'")
+    return (folder or data_folder()) / "imported" / name
+
+
+def is_writable(folder: Path) -> bool:
+    """Returns whether files can be made in a folder, by permission bits: root respects read-only folders, too."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return existing.is_dir() and bool(existing.stat().st_mode & 0o222) and os.access(existing, os.W_OK)
+
+
+def refuse_existing(folder: Path) -> None:
+    """Raises if a folder to be made exists and is not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder} already exists; remove it or choose another name")
+
+
+def _home(root: Path) -> Path | None:
+    return next((home for home in (root, data_folder(), cache_folder()) if is_writable(home)), None)
+
+
+def _mark(home: Path, root: Path) -> str:
+    """Returns a suffix that distinguishes read-only data folders, whose decoded data sets share one folder."""
+    return "" if home == root else "-" + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
+
+
+def save_dataset(dataset: Dataset, folder: Path) -> None:
+    """Writes an imported data set into a new folder."""
+    refuse_existing(folder)
+    raw = Raw(
+        shape=dataset.x.shape,
+        dtype=str(dataset.x.dtype),
+        blocks=lambda: iter([dataset.x]),
+        y=dataset.y,
+        classes=dataset.classes,
+        test=dataset.test,
+        domain=dataset.domain,
+        domains=dataset.domains,
+        labels=dataset.labels,
+        vocabulary=dataset.vocabulary,
+    )
+    facts: dict[str, Any] = {"mean": dataset.mean, "std": dataset.std, "source": dataset.source}
+    write_cache(folder, dataset.name, raw, natural=dataset.natural, **facts)
+
+
+def write_cache(
+    folder: Path, name: str, raw: Raw, files: tuple[Path, ...] = (), natural: Any = None, **facts: Any
+) -> None:
+    """Decodes a data set into ``folder``, which appears when it is complete.
+
+    Samples are written one block at a time with ordinary writes: memory stays at one block, and a full disk raises an
+    error, whereas writing through a memory map would kill the process. The caller holds a lock.
+
+    Args:
+        folder: folder to write, replaced if it exists.
+        name: name of the data set.
+        raw: data set to decode.
+        files: files of the data set, recorded in the manifest.
+        natural: ``(train, test)`` indices of each client of imported data.
+        facts: further entries of the manifest.
+
+    Raises:
+        DataError: naming the file and its defect; nothing is left behind.
+    """
+    origin = str(files[0]) if files else name
+    _check(raw, origin)
+    arrays = _arrays(raw)
+    if natural is not None:
+        arrays["natural"] = np.concatenate([np.zeros(0, np.int64), *(index for both in natural for index in both)])
+        facts["natural"] = [[len(train), len(test)] for train, test in natural]
+    manifest = {
+        "format": FORMAT,
+        "written_by": f"pfl-fast {__version__}",
+        "name": name,
+        "sources": [source_facts(file) | {"checksum": _checksum(file)} for file in files],
+        "arrays": {
+            "x": {"shape": list(raw.shape), "dtype": raw.dtype},
+            **{key: {"shape": list(array.shape), "dtype": str(array.dtype)} for key, array in arrays.items()},
+        },
+        "classes": list(raw.classes),
+        "domains": list(raw.domains),
+        "labellings": {key: list(names) for key, names in raw.labellings.items()},
+        "vocabulary": raw.vocabulary,
+        "note": raw.note,
+        **facts,
+    }
+    try:
+        with atomic.new_folder(folder, replace=True) as unfinished:
+            _write_samples(unfinished / "x.npy", raw, origin)
+            for key, array in arrays.items():
+                np.save(unfinished / f"{key}.npy", array, allow_pickle=False)
+            (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            needed = np.prod(raw.shape, dtype=np.int64) * np.dtype(raw.dtype).itemsize / 1e9
+            raise DataError(
+                f"{folder}: the disk is full; {needed:.1f} GB are needed: make room and try again"
+            ) from None
+        raise DataError(f"{error.filename or folder}: {error.strerror or error}; cannot prepare {name}") from None
+
+
+def read_cache(folder: Path) -> tuple[Dataset, dict[str, Any]] | None:
+    """Returns the data set in a folder (samples memory-mapped) and its manifest, or None without such a folder.
+
+    Raises:
+        BrokenCacheError: saying why the folder cannot be used.
+    """
+    if not folder.is_dir():
+        return None
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise BrokenCacheError(f"it has format {manifest['format']}, this version reads {FORMAT}")
+        arrays: dict[str, Any] = {key: _read_array(folder, key, facts) for key, facts in manifest["arrays"].items()}
+        dataset = _dataset(manifest, arrays)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenCacheError(f"{MANIFEST}: {type(error).__name__}: {error}") from None
+    return dataset, manifest
+
+
+def _read_array(folder: Path, key: str, facts: Any) -> NDArray[Any]:
+    dtype, shape = (facts["dtype"], facts["shape"]) if isinstance(facts, dict) else (facts[0], facts[1:])
+    # Copy-on-write, because torch wants writable memory: writes do not reach the file.
+    try:
+        array: NDArray[Any] = np.load(folder / f"{key}.npy", mmap_mode="c" if key == "x" else None, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise BrokenCacheError(f"{key}.npy: {error}") from None
+    if list(array.shape) != shape or str(array.dtype) != dtype:
+        raise BrokenCacheError(f"{key}.npy holds {array.dtype} {list(array.shape)}, expected {dtype} {shape}")
+    return array
+
+
+def _dataset(manifest: dict[str, Any], arrays: dict[str, Any]) -> Dataset:
+    # Data sets imported by version 0.1 have label_<name> and describe an array by a list.
+    labels = {re.sub("labels?[-_]", "", key): array for key, array in arrays.items() if key.startswith("label")}
+    per_sample = [arrays["x"], arrays["test"], *labels.values(), *([arrays["domain"]] if "domain" in arrays else [])]
+    if any(len(values) != len(arrays["y"]) for values in per_sample):
+        raise BrokenCacheError("its arrays differ in length")
+    sizes = manifest.get("natural")
+    return Dataset(
+        name=manifest["name"],
+        x=arrays["x"],
+        y=arrays["y"],
+        classes=tuple(manifest["classes"]),
+        test=arrays["test"],
+        mean=tuple(manifest.get("mean", ())),
+        std=tuple(manifest.get("std", ())),
+        domain=arrays.get("domain"),
+        domains=tuple(manifest["domains"]),
+        labels=labels,
+        vocabulary=manifest["vocabulary"],
+        natural=_natural(arrays["natural"], sizes) if sizes else None,
+        source=manifest.get("source", REAL),
+    )
+
+
+def _natural(
+    flat: NDArray[np.int64], sizes: list[list[int]]
+) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
+    if sum(train + test for train, test in sizes) != len(flat):
+        raise BrokenCacheError("its clients' sizes do not fit natural.npy")
+    pieces = iter(np.split(flat, np.cumsum(np.ravel(sizes))[:-1]))
+    return tuple((next(pieces), next(pieces)) for _ in sizes)
+
+
+def source_facts(file: Path) -> dict[str, Any]:
+    """Returns name and size of a source file, which identify it cheaply; of a folder only the name."""
+    return {"file": file.name, "bytes": file.stat().st_size if file.is_file() else None}
+
+
+def _check(raw: Raw, origin: str) -> None:
+    if not len(raw.y):
+        raise DataError(f"{origin}: no samples in it; delete it and fetch it again")
+    for key, labels, classes in (
+        ("labels", raw.y, raw.classes),
+        *((f"{key} labels", raw.labels[key], classes) for key, classes in raw.labellings.items()),
+    ):
+        if labels.min() < 0 or labels.max() >= len(classes):
+            wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+            raise DataError(
+                f"{origin}: {len(wrong)} {key} outside 0 to {len(classes) - 1} (the first is {labels[wrong[0]]}, of "
+                f"sample {wrong[0]}); it is mislabelled or another data set: delete it and fetch it again"
+            )
+
+
+def _write_samples(target: Path, raw: Raw, origin: str) -> None:
+    done = 0
+    with target.open("wb") as file:
+        header = {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(raw.dtype)),
+            "fortran_order": False,
+            "shape": raw.shape,
+        }
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in raw.blocks():
+            if np.issubdtype(block.dtype, np.floating) and not np.isfinite(block).all():
+                raise DataError(f"{origin}: NaN or infinite values among samples {done} to {done + len(block) - 1}")
+            file.write(np.ascontiguousarray(block, raw.dtype).data)
+            done += len(block)
+    if done != raw.shape[0]:
+        raise DataError(f"{origin}: {done} samples but {raw.shape[0]} labels; truncated: delete it and fetch it again")
+
+
+def _arrays(raw: Raw) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {"y": raw.y, "test": raw.test}
+    if raw.domain is not None:
+        arrays["domain"] = raw.domain
+    return arrays | {f"labels-{key}": labels for key, labels in raw.labels.items()}
+
+
+def _checksum(file: Path) -> str | None:
+    return file_checksum(file) if file.is_file() else None

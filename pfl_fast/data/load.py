@@ -1,0 +1,221 @@
+"""Loads data sets by name: from disk, else by download, else a generated stand-in, which is reported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pfl_fast.data import catalogue
+from pfl_fast.data.cache import (
+    MANIFEST,
+    BrokenCacheError,
+    imported_folder,
+    is_writable,
+    prepared_folder,
+    read_cache,
+    source_facts,
+    write_cache,
+)
+from pfl_fast.data.catalogue import Found
+from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.download import Progress, fetch
+from pfl_fast.data.entry import Download, Entry
+from pfl_fast.data.sources.raw import Source
+from pfl_fast.errors import DataError
+from pfl_fast.paths import data_folder
+
+
+def _to_stderr(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def _ignore(_message: str) -> None:
+    """Drops a message that was reported before."""
+
+
+def _no_progress(_label: str) -> AbstractContextManager[Progress | None]:
+    return nullcontext()
+
+
+def load(
+    name: str,
+    *,
+    folder: Path | None = None,
+    size: int | None = None,
+    real_only: bool = False,
+    seed: int = 0,
+    download: bool = True,
+    stand_in_samples: int | None = None,
+    report: Callable[[str], None] = _to_stderr,
+    progress: Callable[[str], AbstractContextManager[Progress | None]] = _no_progress,
+) -> Dataset:
+    """Loads a data set of the catalogue, decoded on first use and memory-mapped afterwards, or an imported one.
+
+    Args:
+        name: name in ``pfl-fast datasets``, or of an imported data set.
+        folder: data folder, possibly read-only; files are in it or in ``<folder>/<name>/``. Default:
+            ``$PFL_FAST_DATA``, else the user's data folder.
+        size: height and width of images, or number of tokens. Default: size in the catalogue.
+        real_only: raises an error instead of generating a stand-in.
+        seed: random seed of generated data.
+        download: downloads missing files.
+        stand_in_samples: number of generated samples.
+        report: receives messages for the user, line by line. Default: stderr.
+        progress: returns a context that shows the progress of a download, given its name.
+
+    Raises:
+        DataError: for an unknown name or broken files, and with ``real_only`` for missing files.
+    """
+    root = (folder or data_folder()).expanduser()
+    if name not in catalogue.DATASETS and (imported_folder(name, root) / MANIFEST).is_file():
+        return _load_imported(imported_folder(name, root))
+    entry = catalogue.entry(name)
+    if size is None:
+        size = entry.size
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    if not entry.sources:
+        return _generated(name, size, stand_in_samples, seed)
+    base = entry.base or name
+    cache = prepared_folder(base, size, root)
+    found = catalogue.locate(entry, root)
+    opened = _open(name, entry, cache, found, report)
+    problem = ""
+    if opened is None and (found or download):
+        with _lock(cache.parent, base) as waited:
+            if waited:  # the other process may have downloaded files
+                found = catalogue.locate(entry, root)
+            opened = _open(name, entry, cache, found, _ignore)
+            if opened is None:
+                wanted = _to_download(base, entry, root, found) if download else []
+                problem = _download(base, entry, wanted, root, report, progress)
+                if wanted and not problem:
+                    found = catalogue.locate(entry, root)
+                if found and not problem:
+                    source, files = found
+                    report(f"{name}: preparing {', '.join(file.name for file in files[:4])} in {files[0].parent}, once")
+                    write_cache(cache, base, source.read(files, size), files, reader=source.version)
+                    opened = _open(name, entry, cache, found, report)
+    if opened is not None:
+        dataset, note = opened
+        if note:
+            report(f"{name}: {note}")
+        return dataset
+    advice = missing(name, entry, root, problem)
+    if real_only:
+        raise DataError(advice)
+    result = _generated(name, size, stand_in_samples, seed)
+    report(f"{advice}\nUsing a SYNTHETIC STAND-IN of {len(result)} generated samples instead; results say so.")
+    return result
+
+
+def _load_imported(folder: Path) -> Dataset:
+    try:
+        opened = read_cache(folder)
+    except BrokenCacheError as error:
+        raise DataError(f"{folder}: cannot be used ({error}); remove it and import the data set again") from None
+    assert opened is not None
+    return opened[0]
+
+
+def _generated(name: str, size: int, samples: int | None, seed: int) -> Dataset:
+    from pfl_fast.data.stand_in import stand_in  # imports torch, which real data can do without
+
+    return stand_in(name, size, samples, seed)
+
+
+def missing(name: str, entry: Entry, root: Path, problem: str = "") -> str:
+    """Returns instructions for placing the files of a data set."""
+    target = root / (entry.base or name)
+    lines = [f"{name}: not found in {root}{f' ({problem})' if problem else ''}"]
+    if entry.by_hand:
+        lines.append(f"{entry.by_hand}, into {target}")
+    else:
+        lines.append(f"run 'pfl-fast data get {name}', or place into {target}:")
+        lines += [f"  {d.urls[0]} ({d.checksum or 'no published checksum'})" for d in entry.downloads]
+    lines += [f"accepted: {source.layout}" for source in entry.sources]
+    return "\n  ".join(lines)
+
+
+@contextmanager
+def _lock(folder: Path, base: str) -> Iterator[bool]:
+    """Locks a data set in all sizes, which share their downloads; yields whether another process held the lock."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be made ({error.strerror}); set PFL_FAST_DATA to another folder") from None
+    lock = FileLock(folder / f"{base}.lock")
+    try:
+        lock.acquire(blocking=False)
+        waited = False
+    except Timeout:
+        lock.acquire()
+        waited = True
+    try:
+        yield waited
+    finally:
+        lock.release()
+
+
+def _to_download(base: str, entry: Entry, root: Path, found: Found | None) -> list[Download]:
+    """Returns the missing downloads: none if the user placed all files, the rest if a download was interrupted."""
+    missing = [item for item in entry.downloads if not (root / base / item.file).is_file()]
+    interrupted = 0 < len(missing) < len(entry.downloads) and not entry.by_hand
+    return missing if interrupted or not found else []
+
+
+def _download(
+    base: str,
+    entry: Entry,
+    wanted: list[Download],
+    root: Path,
+    report: Callable[[str], None],
+    progress: Callable[[str], AbstractContextManager[Progress | None]],
+) -> str:
+    """Downloads files; returns the reason if that is not possible."""
+    if not wanted:
+        return ""
+    if entry.by_hand:
+        return "it cannot be fetched automatically"
+    if not is_writable(root):
+        return "the folder is read-only"
+    for item in wanted:
+        report(f"{base}: downloading {item.file} from {item.urls[0]}")
+        try:
+            with progress(item.file) as shown:
+                fetch(item.urls, root / base / item.file, checksum=item.checksum, progress=shown)
+        except DataError as error:
+            return str(error)
+    return ""
+
+
+def _open(
+    name: str, entry: Entry, cache: Path, found: Found | None, report: Callable[[str], None]
+) -> tuple[Dataset, str] | None:
+    """Returns the decoded data set and its note, if it is there, intact, and made from the files that are there."""
+    try:
+        opened = read_cache(cache)
+    except BrokenCacheError as error:
+        report(f"{cache}: cannot be used ({error}); it will be prepared again")
+        return None
+    if opened is None:
+        return None
+    dataset, manifest = opened
+    if found and not _made_from(manifest, *found):
+        report(f"{cache}: made from other files than {found[1][0]}; it will be prepared again")
+        return None
+    dataset = replace(dataset, name=name, mean=entry.mean, std=entry.std, pools_test=entry.pools_test)
+    if entry.labelling:
+        dataset = dataset.relabel(entry.labelling, tuple(manifest["labellings"][entry.labelling]))
+    return dataset, manifest["note"]
+
+
+def _made_from(manifest: dict[str, Any], source: Source, files: tuple[Path, ...]) -> bool:
+    facts = [{key: fact[key] for key in ("file", "bytes")} for fact in manifest["sources"]]
+    return facts == [source_facts(file) for file in files] and manifest.get("reader", 1) == source.version
