@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pfl_fast import ops
-from pfl_fast.ops.linear import LEAST_PRODUCTS, ROWS
+from pfl_fast.ops.linear import MIN_PRODUCTS, ROWS
 from pfl_fast.testing import assert_close, same_bits
 
 pytestmark = pytest.mark.skipif(not ops.NATIVE.available, reason="no native library")
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-ENOUGH = LEAST_PRODUCTS // ROWS.start // 64  # outputs for the fewest rows of 64 values
+ENOUGH = MIN_PRODUCTS // ROWS.start // 64  # outputs for the fewest rows of 64 values
 
 
 def native(x, weight, bias=None):
