@@ -1,4 +1,4 @@
-"""The other models of torchvision; the dropout before their last linear layer belongs to the extractor."""
+"""Other torchvision models; the dropout before their last linear layer belongs to the extractor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pfl_fast.models.from_torchvision import from_torchvision
 
 
 def mobilenet_v2(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
-    """Torchvision's MobileNetV2, K = 1280; ``input_shape`` is ``(c, h, w)``."""
+    """Builds torchvision's MobileNetV2, 1280 features; ``input_shape`` is ``(c, h, w)``."""
     return from_torchvision(
         "mobilenet-v2",
         "mobilenet_v2",
@@ -20,7 +20,7 @@ def mobilenet_v2(input_shape: tuple[int, ...], classes: int, *, pretrained: bool
 
 
 def efficientnet_b0(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
-    """Torchvision's EfficientNet-B0, K = 1280; ``input_shape`` is ``(c, h, w)``."""
+    """Builds torchvision's EfficientNet-B0, 1280 features; ``input_shape`` is ``(c, h, w)``."""
     return from_torchvision(
         "efficientnet-b0",
         "efficientnet_b0",
@@ -33,7 +33,7 @@ def efficientnet_b0(input_shape: tuple[int, ...], classes: int, *, pretrained: b
 
 
 def densenet121(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
-    """Torchvision's DenseNet121, K = 1024; ``input_shape`` is ``(c, h, w)``, h and w at least 29."""
+    """Builds torchvision's DenseNet121, 1024 features; ``input_shape`` is ``(c, h, w)``, h and w at least 29."""
     return from_torchvision(
         "densenet121",
         "densenet121",
