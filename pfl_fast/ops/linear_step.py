@@ -72,6 +72,7 @@ def linear_step_(
             reference.linear_step_(weight, grad, x, lr=lr, weight_decay=weight_decay, start=start)
 
 
+@backend.fake(OP)
 def _check(weight: Tensor, grad: Tensor, x: Tensor, start: Tensor | None, lr: float, weight_decay: float) -> None:
     """Raises if an argument violates the contract in csrc/linear.h."""
     check_weight(OP, x, weight)
@@ -82,11 +83,6 @@ def _check(weight: Tensor, grad: Tensor, x: Tensor, start: Tensor | None, lr: fl
         check_device(OP, "start", start, "x", x)
     expect(OP, 0 <= lr < math.inf, f"lr must be finite and not negative, got {lr}")
     expect(OP, 0 <= weight_decay < math.inf, f"weight_decay must be finite and not negative, got {weight_decay}")
-
-
-@backend.fake(OP)
-def _(weight: Tensor, grad: Tensor, x: Tensor, start: Tensor | None, lr: float, weight_decay: float) -> None:
-    _check(weight, grad, x, start, lr, weight_decay)
 
 
 @backend.vmap(OP)

@@ -76,7 +76,7 @@ def sgd_(
             torch.ops.pfl_fast.sgd_(*lists, lr, momentum, dampening, weight_decay, nesterov, proximal, first_step)
             backend.mark_modified([*ps, *buffers] if momentum > 0 else ps)
         else:
-            _check(*lists, lr, momentum, dampening, weight_decay, nesterov, proximal)
+            _check(*lists, lr, momentum, dampening, weight_decay, nesterov, proximal, first_step)
             reference.sgd_(
                 *lists,
                 lr=lr,
@@ -89,6 +89,7 @@ def sgd_(
             )
 
 
+@backend.fake("sgd_")
 def _check(
     params: list[Tensor],
     grads: list[Tensor],
@@ -100,6 +101,7 @@ def _check(
     weight_decay: float,
     nesterov: bool,
     proximal: float,
+    first_step: bool,  # noqa: ARG001 called by position
 ) -> None:
     """Raises if an argument violates the contract in csrc/sgd.h."""
     expect(OP, 0 <= lr < math.inf, f"lr must be finite and not negative, got {lr}")
@@ -118,23 +120,6 @@ def _check(
         check_list_like(OP, "momentum_buffers", momentum_buffers, "params", params)
     if proximal > 0:
         check_list_like(OP, "center", center, "params", params)
-
-
-@backend.fake("sgd_")
-def _(
-    params: list[Tensor],
-    grads: list[Tensor],
-    momentum_buffers: list[Tensor],
-    center: list[Tensor],
-    lr: float,
-    momentum: float,
-    dampening: float,
-    weight_decay: float,
-    nesterov: bool,
-    proximal: float,
-    first_step: bool,  # noqa: ARG001 called by name
-) -> None:
-    _check(params, grads, momentum_buffers, center, lr, momentum, dampening, weight_decay, nesterov, proximal)
 
 
 @backend.vmap("sgd_")

@@ -1,4 +1,4 @@
-"""The contract entry of ``cpn_route``."""
+"""Samples and errors of ``cpn_route`` for the contract test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def call(
     return ops.cpn_route(h, a, gamma, beta, eps, seed, tau)
 
 
-def meaning(
+def expected(
     h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, seed: Tensor | None = None, eps: float = 1e-5, tau: float = 1.0
 ) -> tuple[Tensor, ...]:
     return reference.cpn_route(h, a, gamma, beta, eps, seed, tau)
@@ -104,7 +104,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="cpn_route",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[

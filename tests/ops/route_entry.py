@@ -1,4 +1,4 @@
-"""The contract entry of ``route``."""
+"""Samples and errors of ``route`` for the contract test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pfl_fast import ops
 from pfl_fast.ops import reference
+from pfl_fast.testing import assert_close
 from tests.ops.operators import BadInput, Operator, Sample
 
 
@@ -14,7 +15,7 @@ def call(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> 
     return ops.route(h, a, seed, tau)
 
 
-def meaning(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> tuple[Tensor, ...]:
+def expected(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> tuple[Tensor, ...]:
     return reference.route(h, a, seed, tau)
 
 
@@ -28,6 +29,14 @@ def make(dtype: torch.dtype, *shape: int) -> tuple[Tensor, Tensor]:
     h = torch.randn(shape, generator=generator, dtype=torch.float64)
     a = torch.randn(*shape[:-1], 2 * shape[-1], generator=generator, dtype=torch.float64)
     return h.to(dtype), (2 * a).to(dtype)
+
+
+def check_shares(r: Tensor, s: Tensor) -> None:
+    """Shares must be in (0, 1) and add up to 1; half types may round a share to 1."""
+    for share in (r, s):
+        assert (share > 0).all()
+        assert (share <= 1 if torch.finfo(share.dtype).bits < 32 else share < 1).all()
+    assert_close(r + s, torch.ones_like(r))
 
 
 def samples(dtype: torch.dtype) -> list[Sample]:
@@ -86,7 +95,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="route",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0), (None, 0, 0), (1, 2, None), (2, None, None), (None, None, 0)],
