@@ -1,8 +1,8 @@
-"""One step of local training of the papers' CNN on ten images of MNIST's size: the engine's own, and plain torch's.
+"""One local training step of the papers' CNN on ten MNIST-sized images: the engine against plain torch.
 
-With one thread, as the engine has one client per core. Loss, gradients and the step of SGD: what the yardstick does,
-eager and by torch.compile, whose compilation is not counted. FedCP's frozen features are outside the engine's step,
-which has them once per round, and inside the yardstick's.
+Uses one thread, since the engine trains one client per core. A step is loss, gradients and SGD; the yardstick's runs
+eagerly and with torch.compile, without compilation time. FedCP's frozen features are computed in the yardstick's step,
+but not in the engine's, which caches them once per round.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.end_to_end.twin import client_of
+from bench.end_to_end.to_yardstick import client_of
 from pfl_fast import Experiment
 from pfl_fast.data.synthetic import synthetic
 from pfl_fast.engine.modules import bind, set_mode
