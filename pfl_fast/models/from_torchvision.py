@@ -16,19 +16,19 @@ _Layer = TypeVar("_Layer", bound=nn.Module)
 
 
 def from_torchvision(
-    name: str, function: str, *, channels: int, classes: int, stem: str, head: str, pretrained: bool
+    name: str, input_shape: tuple[int, ...], classes: int, pretrained: bool, *, stem: str, head: str
 ) -> Backbone:
-    """Builds ``torchvision.models.<function>`` for any number of channels and classes.
+    """Builds a model of ``torchvision.models`` for any number of channels and classes.
 
     Args:
-        name: name of the model in error messages.
-        function: name of the function in ``torchvision.models``.
-        channels: number of input channels; 3 if pretrained.
+        name: name of the model: torchvision's with ``-`` for ``_``.
+        input_shape: ``(c, h, w)``; c must be 3 if pretrained.
         classes: number of classes.
+        pretrained: whether to load torchvision's default ImageNet weights; the head is reinitialised.
         stem: name of the first convolution, which is replaced unless there are 3 channels.
         head: name of the last linear layer.
-        pretrained: whether to load torchvision's default ImageNet weights; the head is reinitialised.
     """
+    channels, function = input_shape[0], name.replace("-", "_")
     expect_bool(name, "pretrained", pretrained)
     if pretrained and channels != 3:
         raise ConfigError(

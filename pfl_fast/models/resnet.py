@@ -14,12 +14,4 @@ def resnet18(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = F
         classes: number of classes.
         pretrained: whether torchvision downloads weights pretrained on ImageNet.
     """
-    return from_torchvision(
-        "resnet18",
-        "resnet18",
-        channels=input_shape[0],
-        classes=classes,
-        stem="conv1",
-        head="fc",
-        pretrained=pretrained,
-    )
+    return from_torchvision("resnet18", input_shape, classes, pretrained, stem="conv1", head="fc")

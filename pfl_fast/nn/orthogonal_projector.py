@@ -120,8 +120,8 @@ class OrthogonalProjector(nn.Module):
             )
         if self._overflows and self.overflow == "cycle" and 2 * r > d:
             raise ValueError(
-                f"OrthogonalProjector: rank must be at most {d // 2} with overflow='cycle', as the generic subspace "
-                f"shares with nobody, got {r}; lower rank, or give overflow='random'"
+                f"OrthogonalProjector: rank must be at most {d // 2} with overflow='cycle', as no client may share "
+                f"the generic subspace, got {r}; lower rank, or give overflow='random'"
             )
 
     def _make_bases(self) -> tuple[Tensor, Tensor]:
