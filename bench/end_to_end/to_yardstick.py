@@ -63,7 +63,7 @@ def samples(data: FederatedData, split: str, client: int) -> tuple[Tensor, Tenso
 
 
 def client_of(experiment: Experiment, number: int) -> nn.Module:
-    """Returns a client of the yardstick with the library's initial values."""
+    """One client of the yardstick with the library's initial values."""
     initial, options = experiment.layout.client, experiment.options
     tensors = experiment.server.view(number)
     values = [getattr(options, name) for name in OPTIONS[experiment.method_name]]
