@@ -1,11 +1,11 @@
-"""Whether the library has lost speed on this machine, against what it is compared with: ratios only, never seconds.
+"""Detects lost speed on this machine by comparing speed ratios, never seconds, with recorded ones.
 
-    python -m bench.check             measures, and compares with what was recorded for this machine
-    python -m bench.check --record    records it, to be compared with from then on
+    python -m bench.check             measure, and compare with the ratios recorded for this machine
+    python -m bench.check --record    measure, and record the ratios
 
-A few operators against what trainers do today, and whole rounds against the yardstick with few samples per client,
-of generated data, so that every machine has the same.
-Exits with 1 if a ratio is more than 25 % below the recorded one, and with 2 if nothing was recorded for this machine.
+Measures a few operators against common practice, and whole rounds against the yardstick with few samples per client.
+The data are generated, so that they are the same on every machine.
+Exits with 1 if a ratio is more than 25 % below the recorded one, and with 2 if no ratios are recorded for this machine.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bench.end_to_end.cases import CASES
 from bench.end_to_end.measure import compare
 from bench.end_to_end.results import results_file, write
 
-LOSS = 0.25
+MAX_LOSS = 0.25
 ROUNDS = ("fedcp-mnist", "fedavg-mnist", "fedpick-mnist")
-# By race: its test, and the candidate that the native operator is compared with.
+# Race -> test file and the candidate to compare with.
 RACES = {
     "aggregate_state_dicts": ("test_aggregate.py", "state-dict loop"),
     "conv_relu_pool_forward_and_backward[second of MNIST-one client]": ("test_conv_relu_pool.py", "plain layers"),
@@ -41,18 +41,20 @@ RACES = {
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--record", action="store_true", help="record instead of comparing")
-    parser.add_argument("--repetitions", type=int, default=5, help="rounds of each side, besides a first one (5)")
+    parser.add_argument("--record", action="store_true", help="record the ratios instead of comparing them")
+    parser.add_argument(
+        "--repetitions", type=int, default=5, help="measured rounds per side, after a warm-up round (default: 5)"
+    )
     chosen = parser.parse_args(arguments)
     file = results_file()
     results = json.loads(file.read_text()) if file.exists() else {"machine": here.machine()}
     if not chosen.record and "check" not in results:
         print(
-            f"there is nothing to compare with for this machine, {here.slug()}; on a checkout known to be good, "
-            f"python -m bench.check --record writes it to {file}"
+            f"no ratios are recorded for this machine, {here.slug()}; on a checkout known to be good, "
+            f"python -m bench.check --record writes them to {file}"
         )
         return 2
-    # Ratios of a busy machine flatter the library: recorded there, they would look lost on an idle one.
+    # A busy machine slows the yardstick more, so its ratios are too high to compare with an idle machine's.
     if warning := here.busy():
         print(f"BUSY: {warning}; compare and record on an idle machine")
     measured = {**operator_ratios(), **round_ratios(chosen.repetitions)}
@@ -64,12 +66,14 @@ def main(arguments: Sequence[str]) -> int:
     recorded = results["check"]["ratios"]
     print("\n".join(table(recorded, measured)))
     problems = losses(recorded, measured)
-    print("\n".join(problems) or f"no ratio has lost more than {LOSS:.0%} since commit {results['check']['commit']}")
+    print(
+        "\n".join(problems) or f"no ratio has lost more than {MAX_LOSS:.0%} since commit {results['check']['commit']}"
+    )
     return 1 if problems else 0
 
 
-def losses(recorded: Mapping[str, float], measured: Mapping[str, float], most: float = LOSS) -> list[str]:
-    """A line for every ratio that lost more than its share, or that is no longer measured; new ones are fine.
+def losses(recorded: Mapping[str, float], measured: Mapping[str, float], max_loss: float = MAX_LOSS) -> list[str]:
+    """Returns a line for every ratio that fell by more than ``max_loss`` or is no longer measured.
 
     >>> losses({"a": 4.0, "b": 2.0}, {"a": 2.9, "b": 1.6, "c": 0.1})
     ['a: 2.90 times as fast, recorded 4.00: 28% lost, at most 25% may be']
@@ -77,11 +81,11 @@ def losses(recorded: Mapping[str, float], measured: Mapping[str, float], most: f
     problems = []
     for name, before in recorded.items():
         if name not in measured:
-            problems.append(f"{name}: recorded {before:.2f}, but not measured any more; --record what is measured now")
-        elif measured[name] < (1 - most) * before:
+            problems.append(f"{name}: recorded {before:.2f}, but no longer measured; run with --record")
+        elif measured[name] < (1 - max_loss) * before:
             lost = 1 - measured[name] / before
             shown = f"{measured[name]:.2f} times as fast, recorded {before:.2f}"
-            problems.append(f"{name}: {shown}: {lost:.0%} lost, at most {most:.0%} may be")
+            problems.append(f"{name}: {shown}: {lost:.0%} lost, at most {max_loss:.0%} may be")
     return problems
 
 
@@ -94,12 +98,12 @@ def table(recorded: Mapping[str, float], measured: Mapping[str, float]) -> list[
 
 
 def race_tests() -> list[str]:
-    """The races as pytest names them."""
+    """Returns the pytest node ids of the races."""
     return [f"bench/{file}::test_{race}" for race, (file, _) in RACES.items()]
 
 
 def operator_ratios() -> dict[str, float]:
-    """Some of what ``make bench`` measures."""
+    """Runs some of the benchmarks of ``make bench``."""
     with TemporaryDirectory() as folder:
         found = Path(folder) / "ratios.json"
         words = [sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--ratios-json", str(found), *race_tests()]
@@ -109,7 +113,7 @@ def operator_ratios() -> dict[str, float]:
 
 
 def round_ratios(repetitions: int) -> dict[str, float]:
-    """Whole rounds, few samples per client, on generated data: how many zeros there are to leave out depends on it."""
+    """Runs whole rounds on generated data, since the number of zeros to skip depends on the data."""
     with TemporaryDirectory() as empty:
         folder = Path(empty)
         return {f"{name}, quick": compare(CASES[name].quick(), repetitions, folder)["ratio"][0] for name in ROUNDS}

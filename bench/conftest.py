@@ -1,4 +1,4 @@
-"""The fixture all benchmarks use: candidates take turns in one run, so that only ratios on equal terms are reported."""
+"""Fixture of all benchmarks: candidates run in turn within one session, so that their ratios are comparable."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bench.footprint import footprint
 from bench.machine import processor
 from pfl_fast import ops
 
-SECONDS = 6.0  # to spend on one comparison
-ROUNDS = range(5, 200)  # fewest and most turns each
+SECONDS = 6.0  # duration of one comparison
+ROUNDS = range(5, 200)  # minimum and maximum number of runs per candidate
 
 
 @dataclass
 class Row:
-    """One candidate's turns, in seconds."""
+    """Measurements of one candidate: run times in seconds, peak memory in bytes, number of kernels."""
 
     name: str
     turns: list[float] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass
 class Race:
-    """One comparison as it is printed."""
+    """One comparison of candidates."""
 
     title: str
     rows: list[Row]
@@ -55,10 +55,10 @@ RACES: list[Race] = []
 
 @pytest.fixture
 def race(benchmark, request):
-    """``race({"native": f, "reference": g}, bytes_moved=..., goals={"reference": 3.0})``.
+    """Compares functions: ``race({"native": f, "reference": g}, bytes_moved=..., goals={"reference": 3.0})``.
 
-    The first candidate is the one under test: every other time is shown as a multiple of its time, and a goal is the
-    least such multiple. Nothing is asserted on time: a busy machine must not fail a run.
+    The first candidate is the subject: other times are shown as multiples of its time, and a goal is the minimum
+    multiple. No time is asserted, so that a busy machine does not fail a test.
     """
 
     def run(
@@ -68,11 +68,11 @@ def race(benchmark, request):
     ) -> None:
         rows = [Row(name) for name in candidates]
         for function in candidates.values():
-            function()  # compiles, allocates, warms caches
+            function()  # compile, allocate and warm caches
         if benchmark.enabled:
             for row, function in zip(rows, candidates.values(), strict=True):
                 row.peak, row.kernels = footprint(function)
-            take_turns(list(candidates.values()), rows)
+            run_in_turn(list(candidates.values()), rows)
             RACES.append(Race(request.node.name.removeprefix("test_"), rows, bytes_moved, goals or {}))
             benchmark.extra_info.update({row.name: row.median for row in rows}, bytes_moved=bytes_moved)
         benchmark.pedantic(next(iter(candidates.values())), rounds=5, warmup_rounds=1)
@@ -82,14 +82,14 @@ def race(benchmark, request):
 
 @pytest.fixture
 def one_thread():
-    """As the engine has one client per core."""
+    """Uses one thread, since the engine trains one client per core."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def take_turns(functions: list[Callable[[], object]], rows: list[Row]) -> None:
+def run_in_turn(functions: list[Callable[[], object]], rows: list[Row]) -> None:
     started = time.perf_counter()
     for turn in range(ROUNDS.stop):
         for function, row in zip(functions, rows, strict=True):
@@ -101,8 +101,8 @@ def take_turns(functions: list[Callable[[], object]], rows: list[Row]) -> None:
 
 
 def pytest_addoption(parser) -> None:
-    parser.addoption("--ratios", metavar="FILE", help="write the table of ratios to this file as well")
-    parser.addoption("--ratios-json", metavar="FILE", help="write the ratios alone, by race and candidate, as JSON")
+    parser.addoption("--ratios", metavar="FILE", help="also write the table of ratios to FILE")
+    parser.addoption("--ratios-json", metavar="FILE", help="write the ratios by race and candidate to FILE as JSON")
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:
@@ -111,12 +111,12 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     kernels = torch.ops.pfl_fast.cpu_capability() if ops.NATIVE.available else "none"
     lines = [
         f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, CPU kernels {kernels}.",
-        "ms: median of turns, with 20 % and 80 % quantiles. x native: how often the first row fits into this one.",
-        "MB: memory allocated at the high-water mark. kernels: operators that would each be a launch on a GPU",
-        "(not known for compiled code).",
+        "ms: median run time, with 20 % and 80 % quantiles. x native: time as a multiple of the first row's.",
+        "MB: peak memory allocated. kernels: operators that would each be a kernel launch on a GPU",
+        "(unknown for compiled code).",
         *(line for result in RACES for line in table(result)),
     ]
-    terminalreporter.section("ratios, measured in turns")
+    terminalreporter.section("ratios")
     for line in lines:
         terminalreporter.line(line)
     if config.getoption("--ratios"):
@@ -126,7 +126,7 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
 
 
 def ratios(result: Race) -> dict[str, float]:
-    """How often the first row fits into each of the others."""
+    """Returns the time of every other candidate as a multiple of the first one's."""
     subject, *others = result.rows
     return {row.name: row.median / subject.median for row in others}
 

@@ -1,7 +1,7 @@
-"""What can be known of the CUDA kernels without a GPU: ``make cuda-report`` writes bench/cuda_report.md.
+"""Static report on the CUDA kernels, without a GPU: ``make cuda-report`` writes bench/cuda_report.md.
 
-Registers, shared memory and spills are ptxas's own figures for each architecture; occupancy follows from them and the
-block size in the PTX. Traffic is counted by running the kernels under emulation (csrc/emulation/meter.cpp).
+Registers, shared memory and spills are ptxas's figures for each architecture; occupancy is computed from them and the
+block size in the PTX. Memory traffic is counted by running the kernels under emulation (csrc/emulation/meter.cpp).
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ class Kernel:
     spills: int
     block: int
 
-    def occupancy(self, on: Architecture) -> float:
-        """Share of the multiprocessor's threads that can be resident."""
+    def occupancy(self, architecture: Architecture) -> float:
+        """Returns the fraction of the multiprocessor's threads that can be resident."""
         warps = -(-self.block // 32)
-        registers_per_warp = -(-self.registers * 32 // 256) * 256  # handed out in units of 256
-        by_registers = on.registers // (registers_per_warp * warps)
-        by_shared = on.shared // (self.shared + 1024)  # the system keeps 1 KiB per block
-        return min(on.threads // self.block, on.blocks, by_registers, by_shared) * self.block / on.threads
+        registers_per_warp = -(-self.registers * 32 // 256) * 256  # allocated in units of 256
+        by_registers = architecture.registers // (registers_per_warp * warps)
+        by_shared = architecture.shared // (self.shared + 1024)  # CUDA reserves 1 KiB per block
+        blocks = min(architecture.threads // self.block, architecture.blocks, by_registers, by_shared)
+        return blocks * self.block / architecture.threads
 
 
 def kernels_of(source: Path, architecture: Architecture, nvcc: str, folder: Path) -> list[Kernel]:
@@ -75,7 +76,7 @@ def kernels_of(source: Path, architecture: Architecture, nvcc: str, folder: Path
 
 
 def readable(mangled: str) -> str:
-    """``aggregate_kernel<float, 4>`` instead of what the linker calls it."""
+    """Demangles the name of a kernel, for example to ``aggregate_kernel<float, 4>``."""
     name = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
     name = name.replace("(anonymous namespace)::", "").replace("pfl::", "").removeprefix("void ")
     name = re.sub(r"_GLOBAL__N__\w+::", "", name)
@@ -118,7 +119,7 @@ def traffic() -> list[str]:
 
 
 def describe(case: object) -> str:
-    """The settings of a case that differ from its defaults."""
+    """Returns the fields of a case that differ from their defaults."""
     fields = getattr(case, "__dataclass_fields__", {})
     shown = {n: getattr(case, n) for n, f in fields.items() if n != "name" and getattr(case, n) != f.default}
     return ", ".join(f"{name} {str(value).removeprefix('torch.')}" for name, value in shown.items())

@@ -1,10 +1,10 @@
-"""FedPick with its selector of 67 million parameters: what five clients take, against what was said beforehand.
+"""Compares the memory estimate with the peak memory of FedPick, whose selector has 67 million parameters per client.
 
     python -m bench.fedpick_memory            # a few minutes, several GiB
     python -m bench.fedpick_memory --executor batched
 
-One round on generated 32x32 images, in a process of its own so that the peak is this run's alone. Fails if the estimate
-is off by more than 20 %, or the peak is 24 GiB or more.
+Runs one round of five clients on generated 32x32 images in a separate process, so that the peak is that of the run.
+Fails if the estimate is off by more than 20 %, or the peak is 24 GiB or more.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LIMIT, TOLERANCE = 24 << 30, 0.2
 
 
 def main() -> None:
-    """Runs the child and holds what it says against what it took."""
+    """Runs the child process and compares its estimate with its peak."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--executor", default="threads", help="sequential, threads or batched")
-    parser.add_argument("--head", default="stack", help="stack (18 million parameters each) or linear")
-    parser.add_argument("--per-client", type=int, default=192, help="training samples of each client")
+    parser.add_argument("--executor", default="threads", help="executor: sequential, threads or batched")
+    parser.add_argument("--head", default="stack", help="head of the model: stack (18 million parameters) or linear")
+    parser.add_argument("--per-client", type=int, default=192, help="training samples per client")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def train(executor: str, head: str, per_client: int) -> None:
-    """One round; the last line says what it took."""
+    """Trains one round and prints estimate, peak and time as JSON in the last line."""
     from pfl_fast.data.synthetic import synthetic
     from pfl_fast.experiment import Experiment
     from pfl_fast.methods import METHODS
@@ -78,13 +78,13 @@ def train(executor: str, head: str, per_client: int) -> None:
 
 
 def peak() -> int:
-    """The most main memory that this process ever held."""
+    """Returns the peak resident memory of this process in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def gib(count: float) -> str:
-    """Bytes for a person to read."""
+    """Formats bytes as GiB."""
     return f"{count / (1 << 30):.2f} GiB"
 
 

@@ -1,4 +1,4 @@
-"""What one call costs besides time: memory at its high-water mark, and operators that would be kernels on a GPU."""
+"""Peak memory and number of kernels of one call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from torch._C._profiler import _EventType, _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
-# Operators that only look at memory or reserve it; anything else that calls no further operator is a kernel.
+# Operators that only view or allocate memory; every other operator that calls no further operator is a kernel.
 NO_KERNEL_NAMES = """
     alias as_strided broadcast_tensors chunk contiguous detach diagonal empty empty_like empty_strided expand expand_as
     flatten is_nonzero item lift_fresh movedim narrow new_empty numpy_T ones_like permute reshape resolve_conj
@@ -19,10 +19,10 @@ NO_KERNEL = frozenset(NO_KERNEL_NAMES.split())
 
 
 def footprint(function: Callable[[], object]) -> tuple[int, int]:
-    """Peak bytes allocated above the start, and the number of kernels, of one call, in whatever threads it works."""
+    """Returns peak bytes allocated by one call, and its number of kernels, in all threads."""
     threads = _ExperimentalConfig(profile_all_threads=True)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, experimental_config=threads) as profiled:
-        result = function()  # kept alive until the profile ends, as its memory belongs to the call
+        result = function()  # kept alive while profiling: its memory belongs to the call
     events = sorted(walk(profiled.profiler.kineto_results.experimental_event_tree()), key=lambda e: e.start_time_ns)
     allocated = peak = 0
     for event in events:
@@ -40,7 +40,7 @@ def walk(events: list[Any]) -> Iterator[Any]:
 
 
 def is_kernel(event: Any) -> bool:
-    """Native operators are kernels whatever they call; torch's own when they call no other operator."""
+    """Returns True for native operators and for torch operators that call no other operator."""
     if event.tag != _EventType.TorchOp:
         return False
     library, _, name = event.name.partition("::")

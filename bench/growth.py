@@ -1,10 +1,10 @@
-"""How a round's time and memory follow the numbers of clients, of those that take part, of parameters and of classes.
+"""Growth of a round's time and memory with the number of clients, cohort size, parameters and classes.
 
     python -m bench.growth                     all four tables
-    python -m bench.growth clients cohort      these
+    python -m bench.growth clients cohort      only these
 
-Each size runs in a process of its own, so that its peak memory is its own. The exponent is the slope of the line
-through the logarithms, by least squares: 0 does not grow, 1 grows in proportion.
+Each size runs in a separate process to measure its peak memory. The exponent is the slope of a least-squares line
+through the logarithms: 0 is constant, 1 is linear growth.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pfl_fast.data.synthetic import synthetic
 
 ROUNDS, SAMPLES = 12, 20
 COMMON = {"clients": 20, "cohort": 20, "width": 128, "classes": 10}
-# What grows, and what is asked for so that it does; parameters of the layers in the middle grow with the square.
+# Quantity that grows -> settings. The parameters of the middle layers grow with the square of the width.
 AXES: dict[str, list[dict[str, int]]] = {
     "clients": [{"clients": n} for n in (20, 200, 2000, 20000)],
     "cohort": [{"clients": 200, "cohort": n} for n in (5, 20, 50, 100, 200)],
@@ -49,8 +49,8 @@ def experiment_of(clients: int, cohort: int, width: int, classes: int) -> Experi
 
 
 def measure(clients: int, cohort: int, width: int, classes: int) -> dict:
-    """Medians over rounds but the first, which warms up, and the last, which tests the server's model on everything."""
-    experiment_of(clients=4, cohort=4, width=16, classes=10).run()  # loads what is only loaded on first use
+    """Returns medians over rounds, without the first (warm-up) and the last (global model evaluated on all data)."""
+    experiment_of(clients=4, cohort=4, width=16, classes=10).run()  # triggers lazy imports
     experiment = experiment_of(clients, cohort, width, classes)
     before = memory("VmRSS")
     records = list(experiment.rounds())[1:-1]
@@ -62,18 +62,18 @@ def measure(clients: int, cohort: int, width: int, classes: int) -> dict:
         "classes": classes,
         "ms": 1000 * median(r["seconds"] for r in records),
         "parts": ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in parts.items()),
-        "mib": max(memory("VmHWM") - before, 1.0),  # less is noise, and has no logarithm
+        "mib": max(memory("VmHWM") - before, 1.0),  # smaller values are noise, and 0 has no logarithm
     }
 
 
 def memory(field: str) -> float:
-    """MiB of this process, as the kernel counts them."""
-    with open("/proc/self/status") as file:  # noqa: PTH123 not a file of ours
+    """Returns a memory field of ``/proc/self/status`` in MiB."""
+    with open("/proc/self/status") as file:  # noqa: PTH123 not a regular file
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The p of ``values ~ sizes ** p``, by least squares of the logarithms.
+    """Returns p in ``values ~ sizes ** p``, fitted by least squares to the logarithms.
 
     >>> round(exponent([1, 10, 100], [3, 30, 300]), 6)
     1.0
@@ -95,15 +95,15 @@ def grow(axis: str) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("axes", nargs="*", metavar="|".join(AXES), help="what grows; all four if none is named")
+    parser.add_argument("axes", nargs="*", metavar="|".join(AXES), help="quantities that grow (default: all four)")
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if unknown := [axis for axis in chosen.axes if axis not in AXES]:
-        parser.error(f"there is {', '.join(AXES)}, got {', '.join(unknown)}")
+        parser.error(f"choose from {', '.join(AXES)}, got {', '.join(unknown)}")
     if chosen.measure:
         print(json.dumps(measure(**chosen.measure)))
         return
-    print(f"FedCP, MLP, {SAMPLES} samples per client, {ROUNDS} rounds; 20 clients take part, if nothing else is said.")
+    print(f"FedCP, MLP, {SAMPLES} samples per client, {ROUNDS} rounds; 20 clients take part unless stated otherwise.")
     for axis in chosen.axes or AXES:
         grow(axis)
 

@@ -1,4 +1,4 @@
-"""Where it was measured, and what that machine can do at most."""
+"""Description and peak speed of the machine that measures."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def processor() -> str:
 
 
 def slug() -> str:
-    """The name of this machine's file: ``amd-epyc-2``."""
+    """Returns the base name of this machine's results file, for example ``amd-epyc-2``."""
     return re.sub(r"[^a-z0-9]+", "-", f"{processor() or 'cpu'} {os.cpu_count()}".lower()).strip("-")
 
 
 def busy() -> str | None:
-    """A warning if others use the machine: a step that is split over cores waits for the slowest."""
+    """Returns a warning if other processes use the machine: a step split over cores waits for the slowest core."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load < cores / 4:
         return None
-    return f"the load is {load:.1f} on {cores} cores: whoever splits a step over all cores, the yardstick, looks slower"
+    return f"the load is {load:.1f} on {cores} cores: the yardstick, which splits steps over all cores, looks slower"
 
 
 def commit() -> str:
-    """The checkout's, with a mark if something in it was changed since."""
+    """Returns the commit of the checkout, marked as dirty if files were changed."""
     root = Path(__file__).parents[1]
     words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
     found = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -53,9 +53,9 @@ def commit() -> str:
 
 
 def peaks(known: Mapping[str, float]) -> dict[str, float]:
-    """The best of several tries, with all cores: GFLOP/s of a matrix product, GB/s of a read and of a copy.
+    """Returns GFLOP/s of a matrix product and GB/s of a read and of a copy, the best of several tries on all cores.
 
-    Whatever is ``known`` to be better stays: others may use the machine as well.
+    Better values in ``known`` are kept: other processes may slow the machine down.
     """
     a, b, c = (torch.randn(SIDE, SIDE) for _ in range(3))
     source, target = torch.ones(VALUES), torch.empty(VALUES)

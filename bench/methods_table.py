@@ -1,11 +1,11 @@
-"""Trains every method on the same clients and prints a table: accuracy over seeds, time per round, numbers moved.
+"""Trains every method on the same clients and prints a table: accuracy over seeds, time and traffic per round.
 
     python -m bench.methods_table                                 handwritten digits, two classes per client
     python -m bench.methods_table --setting digits5 --data-dir DIR
     python -m bench.methods_table --setting cifar10-pathological --data-dir DIR --methods fedavg fedper
 
-A small, honest budget: enough to see who gains from what, not to reach the papers' numbers. The table goes to
-bench/methods-<setting>.md, row by row, with the command that made it.
+The budget is small: enough to compare methods, not to reach the papers' numbers. The table and its command are written
+to bench/methods-<setting>.md, row by row.
 """
 
 from __future__ import annotations

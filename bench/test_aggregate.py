@@ -27,7 +27,7 @@ def state_dicts_of(stacked):
 
 
 def state_dict_loop(dicts, weights):
-    """What trainers do today: clone, scale, add, tensor by tensor."""
+    """Common practice in trainers: clone, scale and add, tensor by tensor."""
     total = {name: torch.zeros_like(tensor) for name, tensor in dicts[0].items()}
     for state_dict, weight in zip(dicts, weights.tolist(), strict=True):
         for name in total:

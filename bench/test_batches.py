@@ -15,7 +15,7 @@ SETS = {"20_mnist_clients": (70_000, (28, 28, 1)), "20_cifar_clients": (12_000, 
 
 
 class PerSample(Dataset):
-    """What trainers write: one normalised image and its label."""
+    """A typical data set: one normalised image and its label per item."""
 
     def __init__(self, samples: Samples) -> None:
         self.x, self.y = torch.from_numpy(samples.x), torch.from_numpy(samples.y)
@@ -29,7 +29,7 @@ class PerSample(Dataset):
 
 
 class Decoded(PerSample):
-    """The same with every image normalised beforehand, at four times the memory."""
+    """The same, with images normalised beforehand, in four times the memory."""
 
     def __init__(self, samples: Samples) -> None:
         super().__init__(samples)
@@ -39,7 +39,7 @@ class Decoded(PerSample):
         return self.x[index], self.y[index]
 
 
-def through(*loaders) -> int:
+def count_samples(*loaders) -> int:
     return sum(len(y) for loader in loaders for _, y, *_ in loader)
 
 
@@ -60,10 +60,10 @@ def test_batches(race, name):
     per_sample, decoded = loaders(PerSample(samples)), loaders(Decoded(samples))
     race(
         {
-            "one client after the other": lambda: through(*(data.batches(client, 0, 0) for client in range(20))),
+            "one client after the other": lambda: count_samples(*(data.batches(client, 0, 0) for client in range(20))),
             "stacked": lambda: sum(g.y.numel() for groups in data.stacked(range(20), 0, 0) for g in groups),
-            "DataLoader": lambda: through(*per_sample),
-            "DataLoader, images normalised beforehand": lambda: through(*decoded),
+            "DataLoader": lambda: count_samples(*per_sample),
+            "DataLoader, images normalised beforehand": lambda: count_samples(*decoded),
         },
         goals={"DataLoader": 20.0} if name == "20_mnist_clients" else {},
     )

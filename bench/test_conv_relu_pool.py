@@ -1,8 +1,8 @@
-"""The stages of the CNN at MNIST's and CIFAR's sizes, batches of 10: one client, 20 clients stacked; and a step.
+"""``conv_relu_pool`` in the stages of the CNN at MNIST's and CIFAR's sizes, batches of 10, and a whole training step.
 
-With one thread, as the engine has one client per core. Weights need gradients, images do not, what comes from the first
-stage does. The engine's images are channels_last, where torch's own convolution of few channels is several times as
-fast as on NCHW: the rows to compare with are those.
+Uses one thread, since the engine trains one client per core. Weights and the outputs of the first stage need gradients,
+images do not. The engine's images are channels_last, for which torch's convolution of few channels is several times as
+fast as for NCHW: compare with these rows.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ each_stack = pytest.mark.parametrize("clients", CLIENTS)
 
 
 def layers(x, weight, bias):
-    """What people write; stacked clients one after the other."""
+    """Applies torch's layers; stacked clients one after another."""
     if x.dim() == 5:
         return torch.stack([layers(*tensors) for tensors in zip(x, weight, bias, strict=True)])
     return functional.max_pool2d(functional.relu(functional.conv2d(x, weight, bias)), 2)
 
 
 def channels_last(tensor):
-    """A copy whose strides say so even where there is one channel: torch chooses its kernel by them."""
+    """Returns a copy with channels_last strides even for one channel: torch selects its kernel by strides."""
     *batch, channels, height, width = tensor.shape
     return torch.empty(*batch, height, width, channels).movedim(-1, -3).copy_(tensor)
 
@@ -95,7 +95,7 @@ def test_conv_relu_pool_forward_and_backward(race, stage, clients):
 
 
 def plain_cnn(input_shape):
-    """The same network of plain layers."""
+    """Returns the CNN built from torch's layers."""
     model = cnn(input_shape, 10)
     for name, sizes in {"conv1": (input_shape[0], 32), "conv2": (32, 64)}.items():
         stage = nn.Sequential(nn.Conv2d(*sizes, KERNEL), nn.ReLU(), nn.MaxPool2d(2))

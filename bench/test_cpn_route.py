@@ -1,6 +1,6 @@
-"""The policy network's end at FedCP's sizes: a batch of 10 with 512 features, 20 clients stacked, a wide batch of 64.
+"""``cpn_route`` at FedCP's sizes: a batch of 10 with 512 features, 20 clients stacked, a wide batch of 64.
 
-For one client's batch the calls themselves dominate, those of autograd above all: no goal there.
+For one client's batch the overhead of calls, mostly autograd's, dominates: there is no goal.
 """
 
 from __future__ import annotations

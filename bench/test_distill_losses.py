@@ -13,7 +13,7 @@ SHAPES = [(10, 10), (64, 10), (64, 200), (20, 10, 10)]
 
 
 def eager(y_g, y_p, y_u, target):
-    """What people write today, one loss after the other; clients one after the other."""
+    """Common practice: one loss after another, one client after another."""
     if y_g.dim() == 3:
         return [torch.stack(parts) for parts in zip(*map(eager, y_g, y_p, y_u, target), strict=True)]
     p_u, log_g, log_p = y_u.softmax(1), y_g.log_softmax(1), y_p.log_softmax(1)

@@ -8,13 +8,13 @@ import torch
 from pfl_fast import ops
 from pfl_fast.ops import reference
 
-# shape and whether the first dimension counts clients with a seed each
+# Shape, and whether the first dimension is clients with one seed each.
 SIZES = [((10, 512), False), ((64, 4096), False), ((64, 8192), False), ((20, 10, 512), True)]
 each_size = pytest.mark.parametrize(("shape", "stacked"), SIZES, ids=lambda value: str(value).replace(" ", ""))
 
 
 def eager(z, logits, _):
-    """What people write today: two Gumbel draws, a sigmoid, straight-through, two products."""
+    """Common practice: two Gumbel draws, a sigmoid, straight-through, two products."""
     first, second = (-torch.log(-torch.log(torch.rand_like(logits).clamp(1e-10, 1 - 1e-7))) for _ in range(2))
     soft = torch.sigmoid(logits + first - second)
     mask = (soft >= 0.5).to(z.dtype) + soft - soft.detach()

@@ -1,8 +1,8 @@
-"""Fully connected layers of the papers' models with the batches that clients train with; one thread, as the engine has
-one client per core, and 20 clients stacked.
+"""``linear`` in the papers' models with the batch sizes of clients; one thread, since the engine trains one client per
+core, and 20 clients stacked.
 
-Gradients of 2048 x 4096 weights, and of 20 clients, are larger than what allocators keep: they are fresh memory in
-every turn, and having that cleared costs as much as computing them, or more, whoever does it.
+Gradients of 2048 x 4096 weights, and of 20 clients, exceed the allocator's cache: they are new memory in every run, and
+the kernel's zeroing of pages costs all candidates at least as much as the computation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CNN = [(10, 1024, 512), (10, 512, 1024), (20, 1024, 512), (32, 1024, 512), (64, 1024, 512), (100, 1024, 512)]
 MLP = [(64, 784, 4096), (64, 2048, 4096), (64, 4096, 2048)]
 SMALL = [(1, 1024, 512), (3, 1024, 512), (10, 512, 10)]
-LR = 1e-9  # the weights stay what they are
+LR = 1e-9  # keeps the weights nearly constant
 each_size = pytest.mark.parametrize("size", CNN + MLP + SMALL, ids=lambda s: "x".join(map(str, s)))
 
 
@@ -30,7 +30,7 @@ def make(size, *clients):
 
 
 def stacked_layers(x, weight, bias):
-    """What torch.vmap makes of F.linear."""
+    """Computes stacked layers as torch.vmap of F.linear does."""
     return torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
 
 
@@ -83,7 +83,7 @@ def test_linear_forward_and_backward_of_20_clients(race, size):
 
 @each_size
 def test_linear_step(race, size):
-    """A step of SGD from what went into the layer and what came back, against making the gradient first."""
+    """Compares an SGD step from the factors of the gradient with computing the gradient first."""
     x, weight, _ = make(size)
     grad, gradient = torch.randn(size[0], size[2]), torch.empty_like(weight)
 
@@ -122,7 +122,7 @@ def forward_backward_and_step(race, x, weight, bias, grad):
 
 @each_of_few
 def test_linear_behind_a_relu(race, size):
-    """Two features in five are zero in the whole batch, and two gradients in five, as is common behind a ReLU."""
+    """Two of five features are zero in the whole batch, and two of five gradients, as is common after a ReLU."""
     x, weight, bias = make(size)
     grad = torch.randn(size[0], size[2])
     x[:, torch.rand(size[1]) < 0.4] = 0
@@ -132,7 +132,7 @@ def test_linear_behind_a_relu(race, size):
 
 @each_of_few
 def test_linear_behind_a_mask(race, size):
-    """Five features in six are zero, others in each sample, and half of the gradients: as in FedPick's selector."""
+    """Five of six features, different ones per sample, and half of the gradients are zero, as in FedPick's selector."""
     x, weight, bias = make(size)
     grad = torch.randn(size[0], size[2])
     x *= torch.rand(x.shape) < 1 / 6

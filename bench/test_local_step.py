@@ -1,8 +1,8 @@
-"""One step of local training of the papers' CNN on ten images of MNIST's size: the engine's own, and plain torch's.
+"""One local training step of the papers' CNN on ten MNIST-sized images: the engine against plain torch.
 
-With one thread, as the engine has one client per core. Loss, gradients and the step of SGD: what the yardstick does,
-eager and by torch.compile, whose compilation is not counted. FedCP's frozen features are outside the engine's step,
-which has them once per round, and inside the yardstick's.
+Uses one thread, since the engine trains one client per core. A step is loss, gradients and SGD; the yardstick's runs
+eagerly and with torch.compile, without compilation time. FedCP's frozen features are computed in the yardstick's step,
+but not in the engine's, which caches them once per round.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.end_to_end.twin import client_of
+from bench.end_to_end.to_yardstick import client_of
 from pfl_fast import Experiment
 from pfl_fast.data.synthetic import synthetic
-from pfl_fast.engine.local.modules import bind, set_mode
+from pfl_fast.engine.local.modules import set_mode
 from pfl_fast.methods.base import Batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,15 +34,24 @@ def one_client(method):
 
 
 def engine_step(experiment, x, y):
-    """As :meth:`pfl_fast.engine.local.single.SingleTrainer.phase` takes it, with the features that it takes once."""
-    run = experiment.round
-    worker, (phase,) = run.executor.workers[0], run.method.phases(1)
-    trainer, tensors = worker.single, worker.load([run.state.clients.view(0, run.state.server)], stack=False)
-    set_mode(trainer.client, trainer.part_table.parts, training=True)
-    bind(trainer.client, tensors, set(trainer.trained_keys(phase)))
-    parameters = {name: trainer.client.get_parameter(name) for name in trainer.trained_keys(phase)}
-    batch = Batch(x, y, torch.tensor(1), trainer.once(phase, x))
-    return lambda: trainer.step(phase, batch, parameters, tensors, run.step_settings(1))
+    """Returns one step of the engine, with the cached features it computes once per round."""
+    worker, settings = experiment.round.executor.workers[0], experiment.round.step_settings(1)
+    runner, (phase,) = worker.single, experiment.method.phases(1)
+    view = experiment.round.state.clients.view(0, experiment.round.state.server)
+    tensors, write_buffers = runner.load([view], [phase], settings)
+    set_mode(runner.client, runner.part_table.parts, training=True)
+    runner.begin([0], tensors, write_buffers)
+    runner.begin_phase(phase, [runner.trained_names(phase)])
+    with torch.no_grad():
+        cached = {name: cache.compute(runner.client, x) for name, cache in phase.cached.items()}
+    batch = Batch(x, y, torch.tensor(1), cached)
+
+    def step():
+        step = runner.step(phase, phase.loss, batch, slice(None), 0, settings)
+        step.run()
+        return step.loss.item()
+
+    return step
 
 
 def plain_step(experiment, x, y, compiles):

@@ -12,7 +12,7 @@ from pfl_fast.ops import reference
 
 
 def formula(local, global_, choice, segments=None):
-    """What one writes without thinking of choices that are exactly 0 or 1."""
+    """The plain formula, without special cases for choices of exactly 0 or 1."""
     chosen = [choice if segments is None else choice[s] for s in segments or local]
     return [x + c * (y - x) for x, y, c in zip(local, global_, chosen, strict=True)]
 
@@ -27,7 +27,7 @@ def model(shapes, requires_grad=True):
 
 
 def compete(race, function_of, arguments, shapes):
-    """function_of(mix) is what runs; it is given the native operator, the reference and the formula."""
+    """Compares ``function_of(mix)`` for the native operator, the reference and the plain formula."""
     native, plain, naive = function_of(ops.mix), function_of(reference.mix), function_of(formula)
     compiled = torch.compile(plain)
     # Forward: two reads and a write; backward: three reads and two writes.

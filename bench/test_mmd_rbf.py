@@ -1,7 +1,7 @@
 """``mmd_rbf`` as FedCP uses it: a batch of 10 with 512 features, 20 clients at once; and larger, wider batches.
 
-The reference is what the official code does. It takes distances from Gram matrices; the native operator subtracts
-first, which keeps digits and costs twice the additions: where arithmetic decides, at 64 x 4096, there is less to gain.
+The reference computes distances from Gram matrices, as the official code does. The native operator subtracts first,
+which is more precise and needs twice the additions: at 64 x 4096, which is compute-bound, it gains less.
 """
 
 from __future__ import annotations

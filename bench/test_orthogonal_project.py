@@ -1,6 +1,6 @@
-"""``orthogonal_project`` as FediOS uses it with 20 clients (rank 24 of 512), alone and stacked, and at 8192 features.
+"""``orthogonal_project`` as in FediOS with 20 clients (rank 24 of 512), single and stacked, and with 8192 features.
 
-What people write today is the dense form: P = A A^T once, then f P in every step.
+Common practice is the dense form: P = A A^T once, then f P in every step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The noise of one FedPick step: a batch of 64 with 8192 features."""
+"""``philox_uniform`` for the noise of one FedPick step: a batch of 64 with 8192 features."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The policy of FedCP: one client's batch of 10 with 512 features, 20 clients stacked, and a wide batch of 64."""
+"""``route`` at FedCP's sizes: a batch of 10 with 512 features, 20 clients stacked, and a wide batch of 64."""
 
 from __future__ import annotations
 

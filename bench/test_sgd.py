@@ -17,11 +17,11 @@ SETTINGS = {
 }
 
 
-def optimizer(shapes, settings, **how):
+def optimizer(shapes, settings, **implementation):
     params = [torch.randn(s, requires_grad=True) for s in shapes]
     for p in params:
         p.grad = 1e-3 * torch.randn_like(p)
-    return torch.optim.SGD(params, **settings, **how).step
+    return torch.optim.SGD(params, **settings, **implementation).step
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -29,7 +29,7 @@ def optimizer(shapes, settings, **how):
 def test_sgd(race, kind, model):
     shapes, settings = MODELS[model], SETTINGS[kind]
     params, grads, buffers = ([torch.randn(s) for s in shapes] for _ in range(3))
-    # Parameters and, with momentum, buffers are read and written, gradients read. A copy reads half of its bytes.
+    # Parameters and, with momentum, buffers are read and written; gradients are read. Half of a copy's bytes are reads.
     bytes_moved = (5 if "momentum" in settings else 3) * bytes_of(params)
     source = torch.randn(bytes_moved // 8)
     target = torch.empty_like(source)
@@ -50,13 +50,13 @@ def test_sgd(race, kind, model):
             "plain copy of the same bytes": lambda: target.copy_(source),
         },
         bytes_moved=bytes_moved,
-        # Plain SGD is one pass over memory in torch too: there the goal is not to be slower.
+        # Plain SGD is one pass over memory in torch too.
         goals={"torch.optim.SGD foreach=True": 1.5},
     )
 
 
 def test_sgd_with_a_pull(race):
-    """FedProx: torch needs the gradient of the pull as a tensor of its own."""
+    """FedProx: torch needs the proximal gradient as a separate tensor."""
     shapes, settings = CNN, {"lr": 0.01, "momentum": 0.9}
     params, grads, buffers, center = ([torch.randn(s) for s in shapes] for _ in range(4))
     theirs = [p.clone().requires_grad_() for p in params]

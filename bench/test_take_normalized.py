@@ -1,4 +1,4 @@
-"""``take_normalized`` at the batches of the papers: MNIST, Tiny-ImageNet, stacked CIFAR clients, evaluation."""
+"""``take_normalized`` at the papers' batch sizes: MNIST, Tiny-ImageNet, stacked CIFAR clients, evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES = {
 
 
 def by_hand(images, index, mean, std):
-    """Indexing, float, normalise, channels_last: what trainers do after decoding."""
+    """Common practice after decoding: index, convert to float, normalise, channels_last."""
     x = images[index.flatten()].permute(0, 3, 1, 2).float().div(255).sub(mean[:, None, None]).div(std[:, None, None])
     return x.contiguous(memory_format=torch.channels_last)
 

@@ -1,8 +1,8 @@
-"""A plain PyTorch loop for FedCP, before and after swapping in the fused operators: the same losses, less time.
+"""A plain PyTorch loop for FedCP, before and after replacing functions by fused operators: same losses, less time.
 
     python examples/drop_in.py
 
-Nothing of a trainer is used here. The five functions of PLAIN are what one writes by hand; FUSED replaces them by ops.
+The library's trainer is not used. PLAIN holds five functions in plain torch; FUSED replaces them by ``pfl_fast.ops``.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def plain_average(states, weights):
 PLAIN = SimpleNamespace(
     batch=lambda images, index: (images[index].permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5,
     route=plain_route,
-    mmd=lambda x, y: reference.mmd_rbf(x, y, (10.0, 15.0, 20.0, 50.0)),  # as FedCP's own code has it
+    mmd=lambda x, y: reference.mmd_rbf(x, y, (10.0, 15.0, 20.0, 50.0)),  # as in FedCP's code
     step=plain_step,
     average=plain_average,
 )
@@ -51,8 +51,8 @@ FUSED = SimpleNamespace(
 )
 
 
-def train(use, images, labels, clients, rounds, batch=10, lr=0.05, pull=1.0):
-    """FedCP's local step on every client, then the average; returns the loss of every round."""
+def train(functions, images, labels, clients, rounds, batch=10, lr=0.05, lam=1.0):
+    """Trains every client with FedCP's local step, averages, and returns the loss of every round."""
     torch.manual_seed(0)
     extractor = nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), FEATURES), nn.ReLU())
     policy, norm = nn.Linear(FEATURES, 2 * FEATURES), nn.LayerNorm(2 * FEATURES)
@@ -60,21 +60,21 @@ def train(use, images, labels, clients, rounds, batch=10, lr=0.05, pull=1.0):
     losses = []
     for _ in range(rounds):
         states, total = [], 0.0
-        for own in clients:
+        for samples in clients:
             extract, policy, norm, global_head, head = copy.deepcopy(server)
             frozen = copy.deepcopy(extract).requires_grad_(False)
             parameters = [*extract.parameters(), *policy.parameters(), *norm.parameters(), *head.parameters()]
             context = functional.normalize(head.weight.detach().sum(0), dim=0)
-            for index in own.split(batch):
-                x = use.batch(images, index)
+            for index in samples.split(batch):
+                x = functions.batch(images, index)
                 h = extract(x)
-                to_global, to_personal = use.route(h, policy(context * h), norm)
+                to_global, to_personal = functions.route(h, policy(context * h), norm)
                 logits = global_head(to_global) + head(to_personal)
-                loss = functional.cross_entropy(logits, labels[index]) + pull * use.mmd(h, frozen(x))
-                use.step(parameters, torch.autograd.grad(loss, parameters), lr)
+                loss = functional.cross_entropy(logits, labels[index]) + lam * functions.mmd(h, frozen(x))
+                functions.step(parameters, torch.autograd.grad(loss, parameters), lr)
                 total += loss.item()
             states.append(nn.ModuleList([extract, policy, norm, global_head, head]).state_dict())
-        server.load_state_dict(use.average(states, torch.full((len(clients),), 1 / len(clients))))
+        server.load_state_dict(functions.average(states, torch.full((len(clients),), 1 / len(clients))))
         losses.append(total)
     return losses
 
@@ -88,12 +88,12 @@ def main():
     prototypes = torch.randint(256, (CLASSES, 28, 28, 1), generator=generator)
     noise = torch.randint(256, (2000, 28, 28, 1), generator=generator)
     images = ((prototypes[labels] + 2 * noise) // 3).to(torch.uint8)
-    clients = labels.argsort().view(10, 200)  # every client has mostly one class
+    clients = labels.argsort().view(10, 200)  # mostly one class per client
     times, losses = {"plain": [], "fused": []}, {}
-    for _ in range(rounds):  # in turns, so that a busy machine disturbs both alike
-        for name, use in (("plain", PLAIN), ("fused", FUSED)):
+    for _ in range(rounds):  # in turn, so that other load affects both alike
+        for name, functions in (("plain", PLAIN), ("fused", FUSED)):
             before = time.perf_counter()
-            losses[name] = train(use, images, labels, clients, rounds=2)
+            losses[name] = train(functions, images, labels, clients, rounds=2)
             times[name].append(time.perf_counter() - before)
     for name in times:
         print(f"{name}: losses {[round(v, 4) for v in losses[name]]}, {median(times[name]):.2f} s (median)")

@@ -1,5 +1,5 @@
-"""The library against the yardstick, whole rounds at a time; ``python -m bench.end_to_end --help`` says more."""
+"""Whole rounds of the library against the yardstick; see ``python -m bench.end_to_end --help``."""
 
 import os
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler's own messages; read when torch is imported
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler; read when torch is imported

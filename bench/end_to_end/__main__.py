@@ -1,4 +1,4 @@
-"""The library against the yardstick, in turns in one run: whole rounds with tests, memory, and operators per step.
+"""Compares the library with the yardstick in one run: whole rounds with evaluation, memory, operators per step.
 
     python -m bench.end_to_end --quick                few samples per client, some minutes
     python -m bench.end_to_end                        whole data sets, an hour or two on two cores
@@ -6,8 +6,8 @@
     python -m bench.end_to_end --table                what was last measured on this machine, as a table
     python -m bench.end_to_end --update-docs          the same into README.md and docs/performance.md
 
-Results go to bench/end_to_end/<processor>-<cores>.json. Data sets are looked for in --data-dir or PFL_FAST_DATA; one
-that is not there is generated in its shape, and the results say so.
+Results go to bench/end_to_end/<processor>-<cores>.json. Data sets are searched in --data-dir or PFL_FAST_DATA; a
+missing one is replaced by generated data of its shape, which the results state.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bench.end_to_end.cases import CASES
 from bench.end_to_end.measure import SIDES, compare, dispatches, exchange, one_round, peak_memory
 from bench.end_to_end.results import results_file, stored, write
 
-EXCHANGES = 9  # they are short
-COUNTED = ("fedcp-mnist", "fedavg-mnist")  # whose operators are counted
+EXCHANGES = 9  # repetitions of the aggregation and broadcast
+COUNTED = ("fedcp-mnist", "fedavg-mnist")  # cases whose operators are counted
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,8 +33,12 @@ def parser() -> argparse.ArgumentParser:
         prog="bench.end_to_end", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     found.add_argument("--quick", action="store_true", help="at most 200 training samples per client")
-    found.add_argument("--cases", nargs="+", choices=CASES, metavar="CASE", help=f"of {', '.join(CASES)}")
-    found.add_argument("--repetitions", type=int, default=5, help="rounds of each side, besides a first one (5)")
+    found.add_argument(
+        "--cases", nargs="+", choices=CASES, metavar="CASE", help=f"cases to measure: {', '.join(CASES)}"
+    )
+    found.add_argument(
+        "--repetitions", type=int, default=5, help="measured rounds per side, after a warm-up round (default: 5)"
+    )
     found.add_argument("--data-dir", type=Path, help="folder with data sets")
     found.add_argument("--out", type=Path, help="the file of results; default: this machine's")
     found.add_argument("--table", action="store_true", help="print the last results as Markdown, measure nothing")
@@ -58,13 +62,13 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run(chosen: argparse.Namespace, file: Path) -> None:
-    """Measures, and writes what there is after every case."""
+    """Measures, and writes the results after every case."""
     mode = "quick" if chosen.quick else "full"
     results = {**(json.loads(file.read_text()) if file.exists() else {}), "machine": here.machine()}
     mine = results[mode] = {**results.get(mode, {"cases": {}}), "commit": here.commit()}
     mine["peaks"], mine["warning"] = here.peaks({}), here.busy()
     if not chosen.cases:
-        # First: in memory that large models have left behind, the yardstick's copies take twice as long.
+        # Measured first: in memory fragmented by large models the yardstick's copies take twice as long.
         mine["exchange"] = exchange(EXCHANGES)
     for name in chosen.cases or CASES:
         case = CASES[name].quick() if chosen.quick else CASES[name]

@@ -1,4 +1,4 @@
-"""What is measured: methods on data of the papers' shapes, with the papers' models."""
+"""Measured cases: methods on data of the papers' shapes, with the papers' models."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.load import load
 from pfl_fast.data.partition import Partition, PartitionSpec, make_partition
 
-BETA, TESTS_PER_SAMPLE = 0.1, 1 / 3  # as many tests as of a whole client, 75 to 25
-QUICK = 200  # training samples of a client at most
-QUICK_LR = 0.02  # for the CNN, four times the papers', so that a few rounds of them show that both sides learn
-STAND_IN = {"mnist": 70_000, "cifar10": 60_000}  # as many as there really are
-ROUNDS = 1000  # more than are ever run
+BETA, TESTS_PER_SAMPLE = 0.1, 1 / 3  # the ratio of a whole client's samples, 75 to 25
+QUICK = 200  # maximum number of training samples per client
+QUICK_LR = 0.02  # for the CNN: four times the papers', so that both sides learn within a few rounds
+STAND_IN = {"mnist": 70_000, "cifar10": 60_000}  # sizes of the real data sets
+ROUNDS = 1000  # more than any run needs
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,15 @@ class Case:
     """One comparison.
 
     Attributes:
-        method: by its name.
-        dataset: real if it is found, otherwise generated in its shape.
-        goal: how many times as fast as the yardstick.
-        model: by its name, with ``model_options``.
-        clients: how many; all take part in every round.
-        batch_size: of training.
-        most: training samples of a client at most; None: all it has.
-        lr: learning rate; None: the method's own for the model.
+        method: name of the method.
+        dataset: name of the data set; generated in its shape if it is not found.
+        goal: target speed as a multiple of the yardstick's.
+        model: name of the model.
+        model_options: options of the model.
+        clients: number of clients; all take part in every round.
+        batch_size: training batch size.
+        most: maximum number of training samples per client; None for all.
+        lr: learning rate; None for the method's default.
     """
 
     method: str
@@ -48,11 +49,11 @@ class Case:
         return f"{self.method}-{self.dataset}"
 
     def quick(self) -> Case:
-        """The same with few samples per client."""
+        """Returns the case with few samples per client."""
         return replace(self, most=min(self.most or QUICK, QUICK), lr=QUICK_LR if self.model == "cnn" else self.lr)
 
 
-# FedPick's 4096 features, with DomainNet's numbers of clients and samples.
+# FedPick: 4096 features, with the numbers of clients and samples of DomainNet.
 PICK = {"model": "mlp", "model_options": ("hidden=[4096]",), "clients": 6, "batch_size": 64, "most": 500}
 CASES = {
     case.name: case
@@ -76,7 +77,7 @@ def dataset_of(case: Case, folder: Path | None) -> Dataset:
 
 
 def experiment_of(case: Case, folder: Path | None = None, **settings: Any) -> Experiment:
-    """The library's side, of which clients are tested once per round and nothing else is, as the yardstick does it."""
+    """Returns the library's experiment; like the yardstick it evaluates clients once per round and nothing else."""
     dataset = dataset_of(case, folder)
     tests = {"eval_at": "after_agg", "eval_global": False}
     values: dict[str, Any] = {**tests, "rounds": ROUNDS, "report": lambda _: None, **settings}

@@ -1,4 +1,4 @@
-"""Both sides in turns: seconds and ratios, what they were spent on, memory, arithmetic, and operators per step."""
+"""Measures both sides in turn: seconds per step of a round, ratios, memory, FLOPs and operators per step."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
 
-from pfl_fast.engine.executor import Worker
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.end_to_end.cases import Case, experiment_of
-from bench.end_to_end.twin import client_of, twin
+from bench.end_to_end.to_yardstick import client_of, to_yardstick
 from bench.footprint import footprint
 from bench.growth import memory
 from bench.yardstick import Server
 from pfl_fast import Experiment
 from pfl_fast.data.synthetic import synthetic
+from pfl_fast.engine.worker import Worker
 
 YARDSTICK, OURS = SIDES = ("yardstick", "ours")
 PARTS = ("data", "local", "aggregate", "send", "evaluate")
 
 
 def spread(values: Sequence[float]) -> list[float]:
-    """Median, 20 % and 80 % quantiles."""
+    """Returns median, 20 % and 80 % quantiles."""
     cuts = statistics.quantiles(values, n=5, method="inclusive") if len(values) > 1 else [values[0]] * 4
     return [statistics.median(values), cuts[0], cuts[-1]]
 
 
 def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
-    """Rounds of both sides in turns, the first of each not counted; from the same initial model on the same samples."""
+    """Runs rounds of both sides in turn from the same initial model on the same samples; the first is a warm-up."""
     experiment = experiment_of(case, folder)
-    server = twin(experiment)
+    server = to_yardstick(experiment)
     flops = flops_per_sample(case, experiment) * int(experiment.data.train_sizes.sum())
-    rounds, executor = experiment.rounds(), experiment.round.executor.kind
+    rounds, executor = experiment.rounds(), experiment.round.executor.name
     records: dict[str, list[dict]] = {side: [] for side in SIDES}
     for _ in range(1 + repetitions):
         records[YARDSTICK].append(timed(server.round))
@@ -60,7 +60,7 @@ def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
         "seconds": {side: spread(values) for side, values in wall.items()},
         "ratio": spread([a / b for a, b in zip(wall[YARDSTICK], wall[OURS], strict=True)]),
         "goal": case.goal,
-        # Fewer than there are for the yardstick, which splits every step over all of them: others used the machine.
+        # If the yardstick, which splits every step over all cores, used fewer, other processes used the machine.
         "cores": {side: statistics.median(record["cores"] for record in counted[side]) for side in SIDES},
         "parts": parts,
         "samples_per_second": {side: samples / training(parts[side]) for side in SIDES},
@@ -71,7 +71,7 @@ def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
 
 
 def timed(run: Callable[[], dict]) -> dict:
-    """A round's record with the seconds it took on the wall's clock, and how many cores it had on average."""
+    """Returns the record of a round with its wall time in seconds and the average number of cores used."""
     begin, begin_cpu = perf_counter(), process_time()
     record = run()
     wall = perf_counter() - begin
@@ -87,7 +87,7 @@ def training(parts: dict[str, float]) -> float:
 
 
 def flops_per_sample(case: Case, experiment: Experiment) -> float:
-    """Of local training, forward and backward: matrix products and convolutions in the yardstick's step."""
+    """Returns FLOPs of matrix products and convolutions in the yardstick's forward and backward, per sample."""
     client = client_of(experiment, 0)
     x, y = experiment.data.take(experiment.data.indices("train", 0)[: case.batch_size])
     with FlopCounterMode(display=False) as counter:
@@ -99,7 +99,7 @@ def flops_per_sample(case: Case, experiment: Experiment) -> float:
 
 
 def peak_memory(case: Case, quick: bool, folder: Path | None) -> dict[str, float]:
-    """MiB that one round takes at most beyond the program itself, each side in a process of its own."""
+    """Returns the peak MiB of one round of each side, in a separate process, without the program itself."""
     options = [*(["--quick"] if quick else []), *(["--data-dir", str(folder)] if folder else [])]
     peaks = {}
     for side in SIDES:
@@ -109,13 +109,13 @@ def peak_memory(case: Case, quick: bool, folder: Path | None) -> dict[str, float
 
 
 def one_round(case: Case, side: str, folder: Path | None) -> float:
-    """MiB at the peak of one round of one side, beyond what the process had before."""
+    """Returns the peak MiB of one round of one side, above the memory before it."""
     before = memory("VmRSS")
     experiment = experiment_of(case, folder)
     if side == OURS:
         next(experiment.rounds())
     else:
-        server = twin(experiment)
+        server = to_yardstick(experiment)
         del experiment
         server.round()
     return memory("VmHWM") - before
@@ -123,20 +123,20 @@ def one_round(case: Case, side: str, folder: Path | None) -> float:
 
 # Operators
 
-STEPS = (20, 40)  # what is computed once for many batches counts with its share
+STEPS = (20, 40)  # values cached over many batches count in proportion
 FEW = 2
 
 
 def dispatches(case: Case) -> dict[str, float]:
-    """Operators that would be launches on a GPU, per client and step: those of more steps less those of fewer."""
+    """Returns kernel launches per client and step, as the difference between runs with more and fewer steps."""
     few, many = (kernels_by_steps(case, steps) for steps in STEPS)
     return {name: (many[name] - few[name]) / (STEPS[1] - STEPS[0]) for name in few}
 
 
 def kernels_by_steps(case: Case, steps: int) -> dict[str, float]:
-    """Operators per client in a local training of so many batches."""
-    # One client's operators do not depend on how many there are, but in a stack.
-    counts = {YARDSTICK: footprint(twin(equal_clients(case, FEW, steps)).train)[1] / FEW}
+    """Returns operators per client in local training with ``steps`` batches."""
+    # Only in a stack do operators per client depend on the number of clients.
+    counts = {YARDSTICK: footprint(to_yardstick(equal_clients(case, FEW, steps)).train)[1] / FEW}
     for executor in ("sequential", "threads", "batched"):
         clients = case.clients if executor == "batched" else FEW
         experiment = equal_clients(case, clients, steps, executor=executor)
@@ -146,7 +146,7 @@ def kernels_by_steps(case: Case, steps: int) -> dict[str, float]:
 
 
 def equal_clients(case: Case, clients: int, steps: int, **settings: object) -> Experiment:
-    """Clients with so many full batches each, of generated images."""
+    """Returns an experiment whose clients have ``steps`` full batches of generated images each."""
     count = clients * steps * case.batch_size
     return Experiment(
         case.method,
@@ -164,8 +164,8 @@ def equal_clients(case: Case, clients: int, steps: int, **settings: object) -> E
 
 
 def local_kernels(experiment: Experiment) -> int:
-    server = experiment.round
-    return footprint(lambda: server.train(server.cohort(1), 1))[1]
+    rounds = experiment.round
+    return footprint(lambda: rounds.train(rounds.cohort(1), 1))[1]
 
 
 # The exchange
@@ -174,14 +174,14 @@ CLIENTS, CLASSES, SHAPE = 20, 200, (3, 64, 64)  # the 4-layer CNN for Tiny-Image
 
 
 def exchange(repetitions: int) -> dict:
-    """Average and broadcast of 20 clients with 5.7 million parameters each, in real rounds of one small batch.
+    """Measures average and broadcast of 20 clients with 5.7 million parameters each, in rounds of one small batch.
 
     The yardstick averages into the server's tensors and clones them into every client. The library averages the uploads
-    and lends the result to all clients. What a client cannot read there it copies to where it trains: ``load`` is that
-    copy for all of them, which a round counts as local training, and which belongs to the broadcast here. The rest
-    moves by the client's first step, which reads one place and writes another. The copies of uploads, which the
-    yardstick does without, stay with local training: whole rounds show them. ``read`` is how long it takes to read the
-    uploads once and do nothing else, from where they are: the bound of any average.
+    and lets all clients read the result in place. Tensors that a client cannot read in place are copied before
+    training: ``load`` is the time of these copies, which a round counts as local training and which count as broadcast
+    here. The other tensors are written to the client's memory by its first step. Copies of uploads, which the yardstick
+    does not need, count as local training; whole rounds include them. ``read`` is the time to read the uploads once, a
+    lower bound of any average.
     """
     experiment = Experiment(
         "fedavg",
@@ -193,7 +193,7 @@ def exchange(repetitions: int) -> dict:
         eval_at="after_agg",
         report=lambda _: None,
     )
-    server = twin(experiment)
+    server = to_yardstick(experiment)
     taken: dict[str, list[float]] = {YARDSTICK: [], OURS: [], "load": [], "read": []}
     for record in islice(experiment.rounds(), 1 + repetitions):
         load = seconds_of_loading(experiment)
@@ -201,7 +201,7 @@ def exchange(repetitions: int) -> dict:
         parts = record["seconds_by_part"]
         taken["load"].append(load)
         taken["read"].append(seconds_of_reading(experiment))
-        taken[OURS].append(parts["aggregate"] + parts["send"] + load)
+        taken[OURS].append(parts["aggregate"] + parts["distribute"] + load)
     experiment.close()
     taken = {name: values[1:] for name, values in taken.items()}
     uploaded = CLIENTS * sum(value.nbytes for value in server.averages)
@@ -224,23 +224,25 @@ def exchange_seconds(server: Server) -> float:
 
 
 def seconds_of_loading(experiment: Experiment) -> float:
-    """All clients' copies of what they received into where they train, as the executor does it."""
-    server = experiment.round
-    phases, step_settings = server.method.phases(1), server.step_settings(1)
+    """Returns the seconds to copy received tensors to where clients train, as the executor does."""
+    rounds = experiment.round
+    phases, settings = rounds.method.phases(1), rounds.step_settings(1)
 
     def load(worker: Worker, client: int) -> None:
-        worker.borrow(views[client], worker.single.borrowed(phases, step_settings))
+        worker.single.load([views[client]], phases, settings)
 
     begin = perf_counter()
-    views = {client: server.state.view(client, server.tensors) for client in range(experiment.data.clients)}
-    for _ in server.executor.run(list(views), load):
+    views = {
+        client: rounds.state.clients.view(client, rounds.state.server) for client in range(experiment.data.clients)
+    }
+    for _ in rounds.executor.run(list(views), load):
         pass
     return perf_counter() - begin
 
 
 def seconds_of_reading(experiment: Experiment) -> float:
-    """The largest values of all uploads, which is nothing but reading them."""
+    """Returns the seconds to read all uploads once, by computing their maxima."""
     begin = perf_counter()
-    for block in experiment.round.last_uploads.values():
+    for block in experiment.round.upload_memory.values():
         block.amax()
     return perf_counter() - begin

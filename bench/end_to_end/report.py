@@ -32,7 +32,7 @@ def verdict(reached: float, goal: float) -> str:
 
 
 def goals(result: dict) -> Iterator[tuple[str, float, float]]:
-    """What, how many times as fast or fewer, and how many it should be."""
+    """Yields name, measured ratio and goal."""
     for name, case in result["cases"].items():
         yield name, case["ratio"][0], case["goal"]
     if "exchange" in result:
@@ -42,7 +42,7 @@ def goals(result: dict) -> Iterator[tuple[str, float, float]]:
 
 
 def page(mode: str, stored: dict) -> str:
-    """Everything, for a terminal."""
+    """Returns all results as text for a terminal."""
     machine, result = stored["machine"], stored[mode]
     peaks = result["peaks"]
     lines = [
@@ -76,7 +76,7 @@ def case_lines(name: str, case: dict, peaks: dict) -> list[str]:
 
 
 def rates(case: dict, side: str, peaks: dict) -> str:
-    """What a side made of the machine, and what came of it."""
+    """Returns the speed of one side, in absolute numbers and as a fraction of the machine's, and its accuracy."""
     share = 100 * case["gflops"][side] / peaks["gemm_gflops"]
     moved = 8 * case["clients"] * case["parameters"] / 1e9  # each client's parameters, read once and written once
     exchange = case["parts"][side]["aggregate"] + case["parts"][side]["send"]

@@ -1,4 +1,4 @@
-"""The file of results: one per kind of machine, committed."""
+"""Results files, one per kind of machine, committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def results_file() -> Path:
 
 def stored(file: Path) -> dict:
     if not file.exists():
-        raise SystemExit(f"there are no results of this machine in {file}; python -m bench.end_to_end makes them")
+        raise SystemExit(f"no results of this machine in {file}; python -m bench.end_to_end measures them")
     return json.loads(file.read_text())
 
 
@@ -23,7 +23,7 @@ def write(file: Path, results: dict) -> None:
 
 
 def rounded(value: object) -> object:
-    """Floats with six digits: more would only be noise in a committed file."""
+    """Rounds floats to six digits; more would be noise in a committed file."""
     if isinstance(value, dict):
         return {name: rounded(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,16 +1,16 @@
-"""The yardstick: a plain PyTorch trainer in the prevailing style of research code on personalized federated learning.
+"""The yardstick: a plain PyTorch trainer in the usual style of research code on personalized federated learning.
 
-Every client has a deep copy of the model, a ``TensorDataset`` and a ``DataLoader``; clients train one after another,
-with eager losses and a ``torch.optim.SGD`` made anew in each round; the server averages parameter by parameter, client
-by client, and hands out clones; every round ends with a test of every client, AUC by scikit-learn.
+Every client has a deep copy of the model, a ``TensorDataset`` and a ``DataLoader``. Clients train one after another,
+with eager losses and a new ``torch.optim.SGD`` in each round. The server averages parameter by parameter, client
+by client, and sends clones. Every round ends with an evaluation of every client, with scikit-learn's AUC.
 
-It is honest: nothing is slower than in such code. Torch has all its threads; a frozen extractor runs without gradients;
-the average takes no clones of what it reads; projections are applied through their low-rank bases; no round has another
-pass over the training samples; tests come in batches of 100, where such code often takes the training batch. Samples
-are normalised floats before the first round. As usual in such code only parameters are exchanged, no buffers, and here
-all clients take part in every round.
+The comparison is fair: nothing is slower than in such code. Torch uses all threads; a frozen extractor runs without
+gradients; the average does not clone its inputs; projections use low-rank bases; no round makes an extra pass over
+the training samples; evaluation uses batches of 100, where such code often uses the training batch size. Samples are
+normalised to floats before the first round. As usual in such code, only parameters are exchanged, no buffers. All
+clients take part in every round.
 
-It uses nothing of the library, and its formulas are written from the papers: it is a reference as well.
+The yardstick does not use the library, and its formulas come from the papers, so it is a second implementation too.
 """
 
 from bench.yardstick.fedafk import FedAFK

@@ -1,4 +1,4 @@
-"""FedAFK: a personal extractor mixes itself with a shared one, by a learned weight, and learns from its features."""
+"""FedAFK: a personal extractor is mixed with a shared one by a learned weight, and distils its features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.yardstick.fedavg import FedAvg
 
 
 class FedAFK(FedAvg):
-    """A client with a copy of the shared extractor under a fixed random head beside its own model."""
+    """A client with its own model and a copy of the shared extractor with a fixed random head."""
 
     shared = ("global_extractor",)
 
@@ -26,12 +26,12 @@ class FedAFK(FedAvg):
         self.lam = lam
 
     def mixture(self) -> dict[str, Tensor]:
-        """``mu theta_i + (1 - mu) theta_G``, the shared one as it is."""
+        """Returns ``mu theta_i + (1 - mu) theta_G``, with theta_G detached."""
         pairs = zip(self.extractor.named_parameters(), self.global_extractor.parameters(), strict=True)
         return {name: self.mu * own + (1 - self.mu) * other.detach() for (name, own), other in pairs}
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Both extractors' losses: neither depends on what the other one trains."""
+        """Returns the sum of both extractors' losses, which share no trained parameters."""
         f_g = self.global_extractor(x)
         f_i = functional_call(self.extractor, self.mixture(), (x,))
         transfer = F.kl_div(
@@ -41,7 +41,7 @@ class FedAFK(FedAvg):
         return F.cross_entropy(self.random_head(f_g), y) + own
 
     def fit(self, batches: Iterable, lr: float, momentum: float) -> None:
-        """An epoch of both extractors and mu, the mixture, an epoch of the head."""
+        """Trains both extractors and mu for an epoch, applies the mixture, and trains the head for an epoch."""
         self.train()
         extractors = [*self.extractor.parameters(), *self.global_extractor.parameters(), self.mu]
         optimizer = torch.optim.SGD(extractors, lr=lr, momentum=momentum)

@@ -1,4 +1,4 @@
-"""FedAvg and FedPer, and what every client is here: its own copy of the model, which it trains and tests."""
+"""FedAvg and FedPer, and the base class of clients: a copy of the model with training and evaluation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 
 class FedAvg(nn.Module):
-    """One client; everything is shared.
+    """One client; all parameters are shared.
 
     Args:
-        extractor: ``[b, ...] -> [b, K]``, copied.
-        head: ``[b, K] -> [b, C]``, copied.
-        width: K.
+        extractor: module that maps ``[b, ...]`` to features ``[b, K]``; copied.
+        head: module that maps ``[b, K]`` to logits ``[b, C]``; copied.
+        width: number of features K.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("extractor", "head")
@@ -27,7 +27,7 @@ class FedAvg(nn.Module):
         self.extractor, self.head, self.width = deepcopy(extractor), deepcopy(head), width
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, C]`` logits, as the client predicts."""
+        """Returns the client's logits ``[b, C]``."""
         return self.head(self.extractor(x))
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class FedAvg(nn.Module):
         return self.parameters()
 
     def fit(self, batches: Iterable, lr: float, momentum: float) -> None:
-        """One epoch; ``batches`` begins anew each time it is iterated over."""
+        """Trains for one epoch; ``batches`` can be iterated over repeatedly."""
         self.train()
         optimizer = torch.optim.SGD(self.trained(), lr=lr, momentum=momentum)
         for x, y in batches:
@@ -47,16 +47,16 @@ class FedAvg(nn.Module):
             optimizer.step()
 
     def upload(self) -> list[Tensor]:
-        """What the server averages."""
+        """Returns the tensors that the server averages."""
         return [p.data for name in self.shared for p in getattr(self, name).parameters()]
 
     def receive(self, averages: list[Tensor]) -> None:
-        """Takes over the server's averages, in the order of ``upload``."""
+        """Loads the server's averages, in the order of ``upload``."""
         overwrite((p for name in self.shared for p in getattr(self, name).parameters()), averages)
 
 
 class FedPer(FedAvg):
-    """The head stays at the client."""
+    """One client; the head is personal."""
 
     shared = ("extractor",)
 

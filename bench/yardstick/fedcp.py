@@ -15,7 +15,7 @@ BANDWIDTHS = (10, 15, 20, 50)
 
 
 class FedCP(FedAvg):
-    """A client with a frozen extractor and a frozen head beside its own."""
+    """A client with its own extractor and head and frozen global ones."""
 
     def __init__(self, extractor: nn.Module, head: nn.Linear, width: int, lam: float) -> None:
         super().__init__(extractor, head, width)
@@ -42,10 +42,10 @@ class FedCP(FedAvg):
         return F.cross_entropy(self.logits(h), y) + self.lam * mmd(h, h0)
 
     def upload(self) -> list[Tensor]:
-        """Extractor, policy and the mean of both heads."""
+        """Returns extractor, policy network and the mean of both heads."""
         heads = zip(self.global_head.parameters(), self.head.parameters(), strict=True)
         own = [p.data for p in (*self.extractor.parameters(), *self.cpn.parameters())]
-        return [*own, *((mine.data + yours.data) / 2 for mine, yours in heads)]
+        return [*own, *((a.data + b.data) / 2 for a, b in heads)]
 
     def receive(self, averages: list[Tensor]) -> None:
         extractor = averages[: len(list(self.extractor.parameters()))]
@@ -57,7 +57,7 @@ class FedCP(FedAvg):
 
 
 def mmd(x: Tensor, y: Tensor) -> Tensor:
-    """Mean over pairs of ``k(x, x) + k(y, y) - 2 k(x, y)``, as the authors' code computes it."""
+    """Returns the mean over pairs of ``k(x, x) + k(y, y) - 2 k(x, y)``, as the authors' code computes it."""
     xx, yy, xy = x @ x.t(), y @ y.t(), x @ y.t()
     rx = xx.diag().unsqueeze(0).expand_as(xx)
     ry = yy.diag().unsqueeze(0).expand_as(yy)

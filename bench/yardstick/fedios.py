@@ -1,4 +1,4 @@
-"""FediOS: a shared and a personal extractor, projected onto orthogonal subspaces, under one shared head."""
+"""FediOS: a shared and a personal extractor, projected onto orthogonal subspaces, with one shared head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FediOS(FedAvg):
         self.alpha, self.lam = alpha, lam
 
     def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Generic and personal features, and their blend."""
+        """Returns generic and personal features and their weighted sum."""
         p_g = self.extractor(x) @ self.generic @ self.generic.t()
         p_p = self.personal_extractor(x) @ self.personal @ self.personal.t()
         return p_g, p_p, self.alpha * p_g + (1 - self.alpha) * p_p

@@ -1,4 +1,4 @@
-"""FedPick: a personal selector splits features into relevant and irrelevant ones, each with a head of its own."""
+"""FedPick: a personal selector splits features into relevant and irrelevant ones, each with its own head."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.yardstick.fedavg import FedAvg
 
 
 class FedPick(FedAvg):
-    """A client; the noise comes from ``uniform``, one logistic draw in place of two Gumbel ones."""
+    """A client; ``uniform`` draws the noise, one logistic variable instead of two Gumbel variables."""
 
     uniform: Callable[[Tensor], Tensor] = staticmethod(torch.rand_like)
 

@@ -1,4 +1,4 @@
-"""The server: one round after the other, with a stopwatch."""
+"""The server of the yardstick, with timed rounds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ TEST_BATCH = 100
 
 
 class Server:
-    """Trains, averages, sends, tests.
+    """Trains, averages, sends and evaluates.
 
     Args:
-        clients: with their initial values.
-        train: for each client what gives its batches, anew each time it is iterated over.
-        test: the same for its test samples.
-        samples: for each client how many it trains on, its weight in the average.
-        classes: how many there are.
+        clients: clients with their initial values.
+        train: training batches of each client, which can be iterated over repeatedly.
+        test: test batches of each client, likewise.
+        samples: number of training samples of each client, its weight in the average.
+        classes: number of classes.
         lr: learning rate.
-        momentum: of SGD.
+        momentum: SGD momentum.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Server:
         self.averages = [value.clone() for value in clients[0].upload()]
 
     def round(self) -> dict:
-        """One round: accuracy and AUC after it, seconds by what they were spent on."""
+        """Runs one round and returns accuracy, AUC and seconds per step of the round."""
         begin = perf_counter()
         self.train()
         trained = perf_counter()
@@ -84,7 +84,7 @@ class Server:
             client.receive(self.averages)
 
     def evaluate(self) -> dict[str, float]:
-        """Accuracy over all test samples, and the clients' AUCs weighted by theirs."""
+        """Returns accuracy over all test samples and the average AUC of clients weighted by their test samples."""
         tested = [self.test(client, batches) for client, batches in zip(self.clients, self.test_batches, strict=True)]
         total = sum(samples for samples, _, _ in tested)
         return {
@@ -93,7 +93,7 @@ class Server:
         }
 
     def test(self, client: FedAvg, batches: Iterable) -> tuple[int, int, float]:
-        """Samples, how many of them are right, AUC."""
+        """Returns the number of samples, the number of correct predictions and the AUC."""
         scores, labels, correct = [], [], 0
         client.eval()
         with torch.no_grad():
@@ -107,7 +107,7 @@ class Server:
 
 
 class Timed:
-    """Batches, and the seconds it took to get them."""
+    """Batches, with the time spent on loading them."""
 
     def __init__(self, batches: Iterable) -> None:
         self.batches = batches
@@ -124,7 +124,7 @@ class Timed:
             yield batch
 
     def take_seconds(self) -> float:
-        """Those since it was last asked."""
+        """Returns the seconds since the last call."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
@@ -132,7 +132,7 @@ class Timed:
 def loaders(
     train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], batch_size: int
 ) -> tuple[DataLoader, DataLoader]:
-    """A client's loaders, as such code makes them."""
+    """Returns a client's training and test loaders."""
     return (
         DataLoader(TensorDataset(*train), batch_size, shuffle=True),
         DataLoader(TensorDataset(*test), TEST_BATCH),

@@ -1,4 +1,4 @@
-"""Models as extractor and head: those of the papers by name, and anybody's own by naming its head."""
+"""Models split into extractor and head: the papers' models by name, and user models by the name of their head."""
 
 from pfl_fast.models.base import Backbone
 from pfl_fast.models.groups import GRANULARITIES, has_stages, tensor_groups

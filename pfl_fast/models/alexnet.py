@@ -1,4 +1,4 @@
-"""AlexNet with BatchNorm and without dropout, as FedBN has it (Office-Caltech-10, DomainNet)."""
+"""AlexNet with BatchNorm and without dropout, as in FedBN (Office-Caltech-10, DomainNet)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pfl_fast.models.options import expect_one_of
 
 
 def alexnet(input_shape: tuple[int, ...], classes: int, *, cut: str = "relu7") -> Backbone:
-    """Five convolutions and three linear layers, BatchNorm and ReLU after all but the last.
+    """Builds five convolutions and three linear layers, with BatchNorm and ReLU after all but the last.
 
     Args:
         input_shape: ``(c, h, w)``, h and w at least 63.
-        classes: C.
-        cut: ``"relu7"``: the head is the last linear layer; ``"fc6"``: the head is the last two. K = 4096 for both.
+        classes: number of classes.
+        cut: where the head starts: ``"relu7"`` for the last linear layer, ``"fc6"`` for the last two. Both have 4096
+            features.
     """
     expect_one_of("alexnet", "cut", cut, ("relu7", "fc6"))
     convolutions: OrderedDict[str, nn.Module] = OrderedDict(

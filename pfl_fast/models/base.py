@@ -1,4 +1,4 @@
-"""What every model is here: an extractor and a head, cut at a place the methods agree on."""
+"""Backbone: a model split into extractor and head."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pfl_fast.nn import replace_dropout
 
 
 class Backbone(nn.Module):
-    """``head(extractor(x))``; the names of all tensors start with ``extractor.`` or ``head.``.
+    """Computes ``head(extractor(x))``; all tensor names start with ``extractor.`` or ``head.``.
 
     Attributes:
-        extractor: ``[b, *input_shape] -> [b, K]``.
-        head: ``[b, K] -> [b, C]`` logits.
-        feature_width: K.
+        extractor: module that maps ``[b, *input_shape]`` to features ``[b, K]``.
+        head: module that maps features ``[b, K]`` to logits ``[b, C]``.
+        feature_width: number of features K.
     """
 
     def __init__(self, extractor: nn.Module, head: nn.Module, feature_width: int) -> None:
@@ -23,15 +23,15 @@ class Backbone(nn.Module):
         self.feature_width = feature_width
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, C]`` logits of ``[b, *input_shape]`` inputs."""
+        """Maps inputs ``[b, *input_shape]`` to logits ``[b, C]``."""
         logits: Tensor = self.head(self.extractor(x))
         return logits
 
 
 def cut_head(model: nn.Module, head: str, feature_width: int) -> Backbone:
-    """The model with the submodule ``head`` taken out and an identity in its place, in place and unchecked.
+    """Splits a model in place: its submodule ``head`` becomes the head, replaced by an identity in the extractor.
 
-    Dropout becomes seeded. Only right if the head is the last thing the model does: :func:`split` checks that.
+    Replaces dropout by seeded dropout. Assumes that the head is the model's last layer; :func:`split` checks it.
     """
     parent_name, _, name = head.rpartition(".")
     parent = model.get_submodule(parent_name)

@@ -1,4 +1,4 @@
-"""The 4-layer CNN of FedAvg's line of papers (MNIST, CIFAR, Tiny-ImageNet)."""
+"""The 4-layer CNN of FedAvg and the papers that follow it (MNIST, CIFAR, Tiny-ImageNet)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FEATURES = 512
 
 
 def cnn(input_shape: tuple[int, ...], classes: int) -> Backbone:
-    """Two 5x5 convolutions, each with ReLU and pooling, and a hidden layer of 512.
+    """Builds two 5x5 convolutions, each with ReLU and max-pooling, and a hidden layer of 512 features.
 
     Args:
         input_shape: ``(c, h, w)``, h and w at least 16.
-        classes: C.
+        classes: number of classes.
 
     >>> sum(p.numel() for p in cnn((1, 28, 28), 10).parameters())
     582026

@@ -1,4 +1,4 @@
-"""The six-layer digits CNN of FedBN, with the cuts of FediOS and FedPick."""
+"""The six-layer digits CNN of FedBN, split as in FediOS or FedPick."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _Layers = OrderedDict[str, nn.Module]
 
 
 def digits_cnn(input_shape: tuple[int, ...], classes: int, *, cut: str = "fc", head: str = "stack") -> Backbone:
-    """Three 5x5 convolutions and three linear layers, BatchNorm and ReLU after all but the last.
+    """Builds three 5x5 convolutions and three linear layers, with BatchNorm and ReLU after all but the last.
 
     Args:
         input_shape: ``(c, h, w)``, h and w at least 4.
-        classes: C.
-        cut: ``"fc"``: the head is the last linear layer, K = 512 (FediOS); ``"conv"``: the head is the stack of linear
-            layers, K the flattened output of the convolutions (FedPick), 8192 for 32x32.
-        head: for ``cut="conv"``, ``"stack"`` or ``"linear"``, one linear layer in the place of the stack.
+        classes: number of classes.
+        cut: where the head starts: ``"fc"`` for the last linear layer, with 512 features (FediOS); ``"conv"`` for all
+            linear layers, with the flattened output of the convolutions as features, 8192 for 32x32 (FedPick).
+        head: head for ``cut="conv"``: ``"stack"`` (all linear layers) or ``"linear"`` (a single linear layer).
 
     >>> digits_cnn((3, 32, 32), 10, cut="conv", head="linear").head
     Linear(in_features=8192, out_features=10, bias=True)
@@ -29,7 +29,7 @@ def digits_cnn(input_shape: tuple[int, ...], classes: int, *, cut: str = "fc", h
     expect_one_of("digits-cnn", "cut", cut, ("fc", "conv"))
     expect_one_of("digits-cnn", "head", head, ("stack", "linear"))
     if cut == "fc" and head == "linear":
-        raise ConfigError("model 'digits-cnn': with cut='fc' the head is linear already; drop head, or set cut='conv'")
+        raise ConfigError("model 'digits-cnn': with cut='fc' the head is already linear; drop head, or set cut='conv'")
     channels, *size = input_shape
     flat = 128 * (size[0] // 4) * (size[1] // 4)
     conv = _convolutions(channels)

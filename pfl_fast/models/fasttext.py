@@ -11,7 +11,7 @@ from pfl_fast.models.options import expect_positive
 
 
 class MeanEmbedding(nn.Module):
-    """The mean of the embeddings over all positions: padding (token 0) adds zero and is counted."""
+    """Applies a linear layer to the mean of the embeddings over all positions; padding (token 0) counts as zeros."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -19,21 +19,21 @@ class MeanEmbedding(nn.Module):
         self.linear = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """``[b, L]`` int32 or int64 tokens to ``[b, width]`` features."""
-        # Padding is masked here, as under vmap torch's embedding knows the padding of the first client only.
+        """Maps int32 or int64 tokens ``[b, L]`` to features ``[b, width]``."""
+        # Padding is masked here: under vmap torch's embedding applies padding_idx to the first client only.
         embedded = embedding(tokens, self.embedding.weight)
         features: Tensor = self.linear(torch.where(tokens.unsqueeze(-1) != 0, embedded, 0.0).mean(-2))
         return features
 
 
 def fasttext(input_shape: tuple[int, ...], classes: int, vocabulary: int, *, width: int = 32) -> Backbone:  # noqa: ARG001
-    """Mean embedding and a linear layer, no activation.
+    """Builds a mean embedding and a linear layer, without activation.
 
     Args:
         input_shape: ``(L,)``, any length.
-        classes: C.
-        vocabulary: number of tokens, the padding 0 included.
-        width: of the embedding, and K.
+        classes: number of classes.
+        vocabulary: number of tokens, including the padding token 0.
+        width: width of the embedding and number of features.
 
     >>> sum(p.numel() for p in fasttext((200,), 4, 98635).parameters())
     3157508

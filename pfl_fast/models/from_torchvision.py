@@ -1,4 +1,4 @@
-"""Models of torchvision as backbones; torchvision is imported when one is asked for, not before."""
+"""Backbones from torchvision's models; torchvision is imported on first use."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _Layer = TypeVar("_Layer", bound=nn.Module)
 
 
 def from_torchvision(
-    name: str, function: str, *, channels: int, classes: int, stem: str, head: str, pretrained: bool
+    name: str, input_shape: tuple[int, ...], classes: int, pretrained: bool, *, stem: str, head: str
 ) -> Backbone:
-    """Builds ``torchvision.models.<function>`` for any number of channels and classes.
+    """Builds a model of ``torchvision.models`` for any number of channels and classes.
 
     Args:
-        name: what users call it, for messages.
-        function: in ``torchvision.models``.
-        channels: c of the input; 3 if pretrained.
-        classes: C.
-        stem: the name of the first convolution, which is built again if there are other than 3 channels.
-        head: the name of the last linear layer.
-        pretrained: with the ImageNet weights torchvision has as default, and a head drawn anew.
+        name: name of the model: torchvision's with ``-`` for ``_``.
+        input_shape: ``(c, h, w)``; c must be 3 if pretrained.
+        classes: number of classes.
+        pretrained: whether to load torchvision's default ImageNet weights; the head is reinitialised.
+        stem: name of the first convolution, which is replaced unless there are 3 channels.
+        head: name of the last linear layer.
     """
+    channels, function = input_shape[0], name.replace("-", "_")
     expect_bool(name, "pretrained", pretrained)
     if pretrained and channels != 3:
         raise ConfigError(
@@ -41,19 +41,19 @@ def from_torchvision(
     else:
         model = getattr(models, function)(num_classes=classes)
     if channels != 3:
-        _replace(model, stem, _stem(_layer(model, stem, nn.Conv2d), channels))
+        _replace(model, stem, _new_stem(_layer(model, stem, nn.Conv2d), channels))
     return cut_head(model, head, _layer(model, head, nn.Linear).in_features)
 
 
 def import_models(name: str) -> Any:
-    """``torchvision.models``, or a ConfigError that says which model needs it and what to do."""
+    """Imports ``torchvision.models``; raises ConfigError with the remedy if the import fails."""
     try:
         from torchvision import models
     except (ImportError, RuntimeError, OSError, AttributeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
-            f"model {name!r} needs torchvision, which cannot be imported ({reason}); pip install the torchvision made"
-            f" for torch {torch.__version__}, or take a model without it: cnn, digits-cnn, alexnet, mlp"
+            f"model {name!r} needs torchvision, which cannot be imported ({reason}); pip install the torchvision"
+            f" release for torch {torch.__version__}, or choose a model without it: cnn, digits-cnn, alexnet, mlp"
         ) from error
     return models
 
@@ -80,7 +80,7 @@ def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, new)
 
 
-def _stem(old: nn.Conv2d, channels: int) -> nn.Conv2d:
+def _new_stem(old: nn.Conv2d, channels: int) -> nn.Conv2d:
     (kernel, _), (stride, _), padding = old.kernel_size, old.stride, int(old.padding[0])
     new = nn.Conv2d(channels, old.out_channels, kernel, stride, padding, bias=False)
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""The parts of a model that PartialFed loads globally or locally as a whole."""
+"""Groups of tensors for PartialFed, which loads each group either from the global or from the local model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ _STAGES = ("layer1", "layer2", "layer3", "layer4")
 
 
 def tensor_groups(backbone: Backbone, granularity: str, merged: bool = False) -> dict[str, list[str]]:
-    """Group -> names in the state dict; every tensor is in exactly one group, and BatchNorm's buffers with its weights.
+    """Returns the tensor names of each group. Every tensor of the state dict is in exactly one group.
 
     Args:
-        backbone: any model for ``"layer"``, one of ResNet's layout for the others.
-        granularity: ``"layer"``: each layer that holds tensors (ResNet-18: 41); ``"block"``: stem, each residual block,
-            fc (10); ``"stage"``: s1 with the stem, s2, s3, s4, fc (5).
-        merged: a BatchNorm is one with the layer before it (ResNet-18: 21), the stem with the first block (9).
+        backbone: any model for ``"layer"``, a ResNet for the other granularities.
+        granularity: ``"layer"`` for one group per layer with tensors (41 in ResNet-18); ``"block"`` for the stem, each
+            residual block and fc (10); ``"stage"`` for s1 with the stem, s2, s3, s4 and fc (5).
+        merged: whether a BatchNorm layer joins the group of the layer before it (21 layer groups in ResNet-18), and the
+            stem the first block (9 block groups).
 
     >>> from pfl_fast.models.mlp import mlp
     >>> tensor_groups(mlp((2,), 2, hidden=3), "layer")
@@ -28,24 +29,24 @@ def tensor_groups(backbone: Backbone, granularity: str, merged: bool = False) ->
         raise ConfigError(f"granularity must be one of {', '.join(GRANULARITIES)}, got {granularity!r}{hint}")
     if granularity != "layer" and not has_stages(backbone):
         raise ConfigError(
-            f"granularity {granularity!r} needs a model with layer1 to layer4, such as resnet18; take 'layer'"
+            f"granularity {granularity!r} needs a model with layer1 to layer4, such as resnet18; use 'layer'"
         )
     groups: dict[str, list[str]] = {}
-    normalising = batch_norm_tensors(backbone) if merged else {}
+    batch_norm = batch_norm_tensors(backbone) if merged else {}
     group = ""
     for name in backbone.state_dict():
         layer = name.rpartition(".")[0]
         if granularity != "layer":
             group = _resnet_group(layer.split("."), granularity)
             group = "s1.0" if merged and group == "stem" else group
-        elif name not in normalising or not group:
+        elif name not in batch_norm or not group:
             group = layer
         groups.setdefault(group, []).append(name)
     return groups
 
 
 def has_stages(backbone: Backbone) -> bool:
-    """Whether the model has ResNet's layout."""
+    """Returns whether the extractor has the stages of a ResNet, layer1 to layer4."""
     return all(hasattr(backbone.extractor, stage) for stage in _STAGES)
 
 

@@ -1,4 +1,4 @@
-"""A multilayer perceptron, for features and for images too small for convolutions."""
+"""Multilayer perceptron, for features and for images too small for convolutions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pfl_fast.models.options import expect_positive
 
 
 def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: int | Sequence[int] = (128, 128)) -> Backbone:
-    """Linear layers with ReLU on the flattened input.
+    """Builds linear layers with ReLU on the flattened input.
 
     Args:
-        input_shape: any.
-        classes: C.
-        hidden: the widths of the hidden layers, the last of which is K; none for a linear model.
+        input_shape: shape of one sample.
+        classes: number of classes.
+        hidden: widths of the hidden layers, the last one being the number of features; empty for a linear model.
 
     >>> mlp((1, 8, 8), 10, hidden=[32, 16]).feature_width
     16

@@ -1,4 +1,4 @@
-"""Which tensors of a model belong to BatchNorm: by the type of the module, never by its name."""
+"""Tensors of BatchNorm layers, found by the type of the module rather than its name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 
 def batch_norm_tensors(module: nn.Module) -> dict[str, str]:
-    """Parameters and buffers of BatchNorm: full name -> what it is.
+    """Returns a dictionary from full name to short name of all parameters and buffers of BatchNorm layers.
 
-    The values are ``"weight"``, ``"bias"``, ``"running_mean"``, ``"running_var"`` and ``"num_batches_tracked"``.
-    InstanceNorm counts where it keeps running statistics, as those describe the client's data just the same; without
-    them it holds nothing of the kind and does not count.
+    Short names are ``"weight"``, ``"bias"``, ``"running_mean"``, ``"running_var"`` and ``"num_batches_tracked"``.
+    InstanceNorm layers with running statistics, which describe the client's data too, are included.
 
     >>> batch_norm_tensors(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False)))
     {'1.running_mean': 'running_mean', '1.running_var': 'running_var', '1.num_batches_tracked': 'num_batches_tracked'}

@@ -1,4 +1,4 @@
-"""Checks of the options of models."""
+"""Checks of model options."""
 
 from __future__ import annotations
 

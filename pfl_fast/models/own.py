@@ -1,4 +1,4 @@
-"""Users' own models: ``"package.module:attribute"``, a module, a class or a factory, made into a Backbone."""
+"""Backbones from user models: a module, class, factory function or ``"package.module:attribute"``."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def own(
     *,
     head: str | None = None,
 ) -> Backbone:
-    """Makes a Backbone of what the user has.
+    """Builds a Backbone from a user model.
 
     Args:
-        source: ``"package.module:attribute"`` (looked for in the current folder, too), or the object itself: a module,
+        source: ``"package.module:attribute"`` (also searched in the current folder), or the object itself: a module,
             which keeps its weights, or a class or function called with ``(input_shape, classes)``.
-        input_shape: of one sample.
-        classes: C, checked against what the model returns.
-        vocabulary: more than 0 for text.
-        seed: of weights that are drawn here.
-        head: the name of the submodule that is the head; none if the model is a Backbone.
+        input_shape: shape of one sample.
+        classes: number of classes, checked against the model's output.
+        vocabulary: number of tokens for text, 0 otherwise.
+        seed: random seed of weights initialised by the call.
+        head: name of the submodule used as head; None if the model is a Backbone.
     """
     label = label_of(source)
     with _current_folder():
-        # Only a first import draws anything, so that it must not move the draws that follow.
+        # A module may draw random numbers when first imported; a separate seed keeps later draws independent of that.
         with torch_seed(key(seed, "import")):
             found = find_object(source, "model") if isinstance(source, str) else source
         with torch_seed(key(seed, "model")):
@@ -55,7 +55,7 @@ def own(
 def _as_backbone(label: str, model: nn.Module, example: Tensor, classes: int, head: str | None) -> Backbone:
     if isinstance(model, Backbone):
         if head is not None:
-            raise ConfigError(f"model {label!r} is a Backbone, which knows its head; drop head={head!r}")
+            raise ConfigError(f"model {label!r} is a Backbone, which has a head; drop head={head!r}")
         backbone = copy.deepcopy(model)
         try:
             replace_dropout(backbone)
@@ -65,7 +65,7 @@ def _as_backbone(label: str, model: nn.Module, example: Tensor, classes: int, he
     elif head is None:
         linear = [name for name, module in model.named_modules() if name and isinstance(module, nn.Linear)]
         hint = f"head={linear[-1]!r}" if linear else "head='fc'"
-        raise ConfigError(f"model {label!r}: say which of its submodules is the head, for example {hint}")
+        raise ConfigError(f"model {label!r}: name the submodule that is the head, for example {hint}")
     else:
         backbone = split(model, head, example_input=example)
     _check_shapes(label, copy.deepcopy(backbone).eval(), example, classes)
@@ -75,24 +75,24 @@ def _as_backbone(label: str, model: nn.Module, example: Tensor, classes: int, he
 def _check_shapes(label: str, backbone: Backbone, example: Tensor, classes: int) -> None:
     features = run(backbone.extractor, example, f"model {label!r} cannot take an input of shape")
     logits = run(backbone.head, features, f"the head of model {label!r} cannot take features of shape")
-    for what, width, got in (("features", backbone.feature_width, features), ("logits", classes, logits)):
+    for output, width, got in (("features", backbone.feature_width, features), ("logits", classes, logits)):
         if list(got.shape) != [len(example), width]:
             raise ConfigError(
-                f"model {label!r} must make [b, {width}] {what}, got {list(got.shape)} for b = {len(example)}"
+                f"model {label!r} must return [b, {width}] {output}, got {list(got.shape)} for b = {len(example)}"
             )
 
 
 def label_of(source: Source) -> str:
-    """What messages call it."""
+    """Returns the name of a model in error messages."""
     return source if isinstance(source, str) else str(getattr(source, "__name__", type(source).__name__))
 
 
 def find_object(path: str, what: str) -> Any:
-    """Users' code by name, from the current folder, too.
+    """Imports a user's object by name, from the current folder too.
 
     Args:
         path: ``"package.module:attribute"``.
-        what: to begin messages with.
+        what: kind of object, the first word of error messages.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
@@ -124,14 +124,14 @@ def _make(label: str, found: Any, input_shape: tuple[int, ...], classes: int) ->
             ) from error
     if not isinstance(found, nn.Module):
         raise ConfigError(
-            f"model {label!r} must be an nn.Module, or a class or function that makes one of (input_shape, classes);"
+            f"model {label!r} must be an nn.Module, or a class or function of (input_shape, classes) that returns one;"
             f" got {type(found).__name__}"
         )
     return found
 
 
 def _example(model: nn.Module, input_shape: tuple[int, ...], vocabulary: int) -> Tensor:
-    """Two random samples where the model is."""
+    """Returns two random samples on the device of the model."""
     size = (2, *input_shape)
     numbers = torch.from_numpy(uniform(key(0, "example"), torch.Size(size).numel())).reshape(size)
     device = next((tensor.device for tensor in model.parameters()), numbers.device)
@@ -142,7 +142,7 @@ def _example(model: nn.Module, input_shape: tuple[int, ...], vocabulary: int) ->
 
 @contextmanager
 def _current_folder() -> Iterator[None]:
-    """The current folder can be imported from, as with ``python -m``, though installed commands do not allow it."""
+    """Adds the current folder to ``sys.path``, as ``python -m`` does and installed commands do not."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:

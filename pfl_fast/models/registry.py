@@ -1,4 +1,4 @@
-"""The models by name, which of them suits a data set, and how one is built."""
+"""Registry of models by name, and the default model of a data set."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pfl_fast.randomness import key, torch_seed
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One model of the catalogue.
+    """One registered model.
 
     Attributes:
-        builder: ``(input_shape, classes, **options)``, for text ``(input_shape, classes, vocabulary, **options)``.
-        summary: one line.
-        takes: ``"images"``, ``"text"``, or ``"images and features"``.
-        smallest: the least height and width of images.
-        typical: the input shape, classes and vocabulary it is known for.
+        builder: function of ``(input_shape, classes, **options)``, with ``vocabulary`` after ``classes`` for text.
+        summary: one-line description.
+        typical: input shape, number of classes and vocabulary size in the papers.
+        takes: kind of input: ``"images"``, ``"text"``, or ``"images and features"``.
+        smallest: minimum height and width of images.
     """
 
     builder: Callable[..., Backbone]
@@ -40,7 +40,7 @@ class ModelEntry:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The names of the options and their defaults."""
+        """Names of the options and their defaults."""
         parameters = inspect.signature(self.builder).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
@@ -56,7 +56,7 @@ MODELS: dict[str, ModelEntry] = {
     "densenet121": ModelEntry(densenet121, "DenseNet121 of torchvision", ((3, 32, 32), 20, 0), smallest=29),
     "mlp": ModelEntry(mlp, "linear layers with ReLU", ((1, 8, 8), 10, 0), takes="images and features"),
 }
-# Data sets whose papers use another model than the one their input alone suggests.
+# Data sets whose papers use another model than the default for their kind of input.
 PREFERRED = {
     "digits5": "digits-cnn",
     "office-caltech10": "alexnet",
@@ -69,16 +69,16 @@ PREFERRED = {
 def build(
     name: Source, *, input_shape: tuple[int, ...], classes: int, vocabulary: int = 0, seed: int = 0, **options: Any
 ) -> Backbone:
-    """Builds a model; the weights are a function of the arguments alone.
+    """Builds a model; its weights depend on the arguments only.
 
     Args:
-        name: of ``MODELS``; ``"package.module:attribute"`` for a model of one's own, or such a module, class or factory
-            itself (see :func:`own`), with the option ``head``.
-        input_shape: of one sample: ``(c, h, w)`` images, ``(L,)`` tokens, or any features.
-        classes: C.
-        vocabulary: number of tokens; more than 0 says that the input is text.
-        seed: of the weights.
-        options: of the model, for example ``cut="conv"``.
+        name: key of ``MODELS``; or a user model (see :func:`own`) with the option ``head``: a module, class, factory
+            function or ``"package.module:attribute"``.
+        input_shape: shape of one sample: ``(c, h, w)`` for images, ``(L,)`` for tokens, any shape for features.
+        classes: number of classes.
+        vocabulary: number of tokens for text, 0 otherwise.
+        seed: random seed of the weights.
+        options: options of the model, for example ``cut="conv"``.
 
     Raises:
         ConfigError: for an unknown model or option, or an input that does not fit.
@@ -96,25 +96,25 @@ def build(
         return own(name, input_shape, classes, vocabulary, seed, **options)
     if name not in MODELS:
         hint = did_you_mean(name, MODELS)
-        raise ConfigError(f"unknown model {name!r}{hint or '; there is ' + ', '.join(MODELS)}")
+        raise ConfigError(f"unknown model {name!r}{hint or '; choose one of ' + ', '.join(MODELS)}")
     entry = MODELS[name]
     _check_options(name, options, entry.options)
     problem = _misfit(entry, input_shape, vocabulary)
     if problem:
         kind = "text" if vocabulary else "images" if len(input_shape) == 3 else "features"
-        raise ConfigError(f"model {name!r} {problem}; take {default_model('', kind, input_shape)!r}, or other data")
+        raise ConfigError(f"model {name!r} {problem}; use {default_model('', kind, input_shape)!r}, or other data")
     text = (vocabulary,) if entry.takes == "text" else ()
     with torch_seed(key(seed, "model")):
         return entry.builder(input_shape, classes, *text, **options)
 
 
 def default_model(dataset_name: str, kind: str, input_shape: tuple[int, ...]) -> str:
-    """The name of the model to use where none is named: the one of the papers, if the input fits it.
+    """Returns the name of the default model: the papers' model if it accepts the input.
 
     Args:
-        dataset_name: as in the catalogue of data sets; any other name is fine.
+        dataset_name: name of the data set; unknown names get the default for their kind of input.
         kind: ``"images"``, ``"text"`` or ``"features"``.
-        input_shape: of one sample.
+        input_shape: shape of one sample.
 
     >>> default_model("digits5", "images", (3, 32, 32)), default_model("digits", "images", (1, 8, 8))
     ('digits-cnn', 'mlp')
@@ -130,7 +130,7 @@ def default_model(dataset_name: str, kind: str, input_shape: tuple[int, ...]) ->
 
 
 def _misfit(entry: ModelEntry, input_shape: tuple[int, ...], vocabulary: int) -> str:
-    """What is wrong with this input for this model, if anything."""
+    """Returns why the model does not accept the input, or an empty string."""
     shape = "x".join(map(str, input_shape))
     if vocabulary and entry.takes == "text" and len(input_shape) != 1:
         return f"takes one sequence of tokens per sample, but the input is {shape}"

@@ -1,4 +1,4 @@
-"""ResNet-18 with the 7x7 stride-2 stem, whatever the size of the input, as the papers use it."""
+"""ResNet-18 with the 7x7 stride-2 stem for every input size, as in the papers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ from pfl_fast.models.from_torchvision import from_torchvision
 
 
 def resnet18(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
-    """Torchvision's ResNet-18; the head is its ``fc``, K = 512.
+    """Builds torchvision's ResNet-18 with its ``fc`` as head, 512 features.
 
     Args:
         input_shape: ``(c, h, w)``.
-        classes: C.
-        pretrained: on ImageNet; downloaded by torchvision.
+        classes: number of classes.
+        pretrained: whether torchvision downloads weights pretrained on ImageNet.
     """
-    return from_torchvision(
-        "resnet18",
-        "resnet18",
-        channels=input_shape[0],
-        classes=classes,
-        stem="conv1",
-        head="fc",
-        pretrained=pretrained,
-    )
+    return from_torchvision("resnet18", input_shape, classes, pretrained, stem="conv1", head="fc")

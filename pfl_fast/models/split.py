@@ -1,4 +1,4 @@
-"""Users' own modules as extractor and head: the head is named, and that the cut is right is checked by running it."""
+"""Splits user modules into extractor and head by the name of the head, and checks the split by running it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from pfl_fast.models.base import Backbone, cut_head
 
 
 def split(model: nn.Module, head: str, *, example_input: Tensor) -> Backbone:
-    """Cuts a copy of any classifier in two, by the name of the submodule that makes logits of features.
+    """Splits a copy of a classifier into extractor and head.
 
     Args:
-        model: ``[b, *input_shape] -> [b, C]``, its head being the last thing it does; it is not changed. Its dropout
-            becomes :class:`~pfl_fast.nn.SeededDropout`.
-        head: as in ``model.named_modules()``, for example ``"fc"`` or ``"classifier.1"``.
-        example_input: ``[b, *input_shape]``, b at least 1; random rather than zero, as it shows whether the cut is
-            right.
+        model: classifier that maps ``[b, *input_shape]`` to logits ``[b, C]`` and ends with its head; not modified.
+            Dropout becomes :class:`~pfl_fast.nn.SeededDropout` in the copy.
+        head: name of the head in ``model.named_modules()``, for example ``"fc"`` or ``"classifier.1"``.
+        example_input: ``[b, *input_shape]``, b at least 1; random rather than zero, as it is used to check the split.
 
     Raises:
         ConfigError: if there is no such submodule, if the head is not the last layer, if features are not ``[b, K]``,
-            if head and extractor share a parameter, or if the model draws from torch's own random numbers.
+            if head and extractor share a parameter, or if the model uses torch's global random generator.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     >>> backbone = split(model, "3", example_input=torch.randn(4, 2, 3))
@@ -43,9 +42,7 @@ def split(model: nn.Module, head: str, *, example_input: Tensor) -> Backbone:
     features = run(backbone.extractor, example_input, f"model {name} without its head {head!r} cannot take")
     if features.dim() != 2 or len(features) != len(example_input):
         got = list(features.shape)
-        raise ConfigError(
-            f"model {name}: what goes into the head {head!r} must be [b, K], got {got}; flatten before it"
-        )
+        raise ConfigError(f"model {name}: the input of the head {head!r} must be [b, K], got {got}; flatten before it")
     backbone.feature_width = features.shape[1]
     logits = run(backbone.head, features, f"model {name}: {head!r} is not the last layer, as it cannot take features")
     same = logits.shape == expected.shape and (
@@ -53,8 +50,8 @@ def split(model: nn.Module, head: str, *, example_input: Tensor) -> Backbone:
     )
     if not (same and is_last):
         raise ConfigError(
-            f"model {name}: {head!r} is not the last thing the model does; name the last layer, and return its logits"
-            f" as they are, without softmax or anything else"
+            f"model {name}: {head!r} is not the last layer of the model; name the last layer, and return its logits"
+            f" unchanged, without softmax"
         )
     tied = set(backbone.extractor.parameters()) & set(backbone.head.parameters())
     if tied:
@@ -64,32 +61,35 @@ def split(model: nn.Module, head: str, *, example_input: Tensor) -> Backbone:
 
 
 def check_randomness(backbone: Backbone, example_input: Tensor, name: str) -> None:
-    """Raises ConfigError if training draws from torch's generator, whose order the executors could not keep."""
+    """Raises ConfigError if training uses torch's global random generator: its order depends on the executor."""
     if example_input.is_meta:
         return
     probe = copy.deepcopy(backbone).cpu().train()
-    pair = example_input.cpu().repeat(2, *[1] * (example_input.dim() - 1))  # BatchNorm needs two samples at least
+    pair = example_input.cpu().repeat(2, *[1] * (example_input.dim() - 1))  # BatchNorm needs at least two samples
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
         run(probe, pair, f"model {name} in training mode cannot take an input of shape")
         if not torch.equal(before, torch.get_rng_state()):
             raise ConfigError(
-                f"model {name} draws random numbers of torch's own in training, so that no run could be repeated; use"
+                f"model {name} uses torch's random generator in training, so that no run could be repeated; use"
                 f" nn.Dropout modules or pfl_fast.nn.SeededDropout, not F.dropout or the dropout of nn.LSTM, attention"
                 f" or nn.RReLU"
             )
 
 
 def _is_last(model: nn.Module, head: str, example_input: Tensor, expected: Tensor) -> bool:
-    """Whether the model returns what its head says, whatever that is: a ReLU, for one, may change nothing by chance."""
+    """Returns whether the model returns its head's output unchanged, tested with made-up outputs.
+
+    Comparing real outputs is not enough: a ReLU after the head, for example, may leave them unchanged.
+    """
     if expected.is_meta:
         return True
     numbers = torch.arange(1, expected.numel() + 1, device=expected.device)
-    said = torch.cos(numbers).to(expected.dtype).reshape(expected.shape)
-    hook = model.get_submodule(head).register_forward_hook(lambda *_: said)
+    made_up = torch.cos(numbers).to(expected.dtype).reshape(expected.shape)
+    hook = model.get_submodule(head).register_forward_hook(lambda *_: made_up)
     try:
-        return torch.equal(run(model, example_input, "probe"), said)
-    except ConfigError:  # what comes after the head does not like its output
+        return torch.equal(run(model, example_input, "probe"), made_up)
+    except ConfigError:  # a layer after the head rejects the output
         return False
     finally:
         hook.remove()
@@ -104,12 +104,12 @@ def _check_head(model: nn.Module, head: str) -> None:
 
 
 def run(module: nn.Module, x: Tensor, problem: str) -> Tensor:
-    """What the module makes of ``x``, without gradients; a ConfigError that starts with ``problem`` if it cannot."""
+    """Returns ``module(x)`` without gradients; raises ConfigError that starts with ``problem`` if the call fails."""
     try:
         with torch.no_grad():
             result = module(x)
     except Exception as error:  # users' code may raise anything
         raise ConfigError(f"{problem} {list(x.shape)}: {type(error).__name__}: {error}") from error
     if not isinstance(result, Tensor):
-        raise ConfigError(f"{problem} {list(x.shape)} and return a tensor: it returned {type(result).__name__}")
+        raise ConfigError(f"{problem} {list(x.shape)} and return a tensor, got {type(result).__name__}")
     return result

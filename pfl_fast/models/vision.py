@@ -1,4 +1,4 @@
-"""The other models of torchvision; the dropout before their last linear layer belongs to the extractor."""
+"""Other torchvision models; the dropout before their last linear layer belongs to the extractor."""
 
 from __future__ import annotations
 
@@ -7,39 +7,17 @@ from pfl_fast.models.from_torchvision import from_torchvision
 
 
 def mobilenet_v2(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
-    """Torchvision's MobileNetV2, K = 1280; ``input_shape`` is ``(c, h, w)``."""
-    return from_torchvision(
-        "mobilenet-v2",
-        "mobilenet_v2",
-        channels=input_shape[0],
-        classes=classes,
-        stem="features.0.0",
-        head="classifier.1",
-        pretrained=pretrained,
-    )
+    """Builds torchvision's MobileNetV2, 1280 features; ``input_shape`` is ``(c, h, w)``."""
+    return from_torchvision("mobilenet-v2", input_shape, classes, pretrained, stem="features.0.0", head="classifier.1")
 
 
 def efficientnet_b0(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
-    """Torchvision's EfficientNet-B0, K = 1280; ``input_shape`` is ``(c, h, w)``."""
+    """Builds torchvision's EfficientNet-B0, 1280 features; ``input_shape`` is ``(c, h, w)``."""
     return from_torchvision(
-        "efficientnet-b0",
-        "efficientnet_b0",
-        channels=input_shape[0],
-        classes=classes,
-        stem="features.0.0",
-        head="classifier.1",
-        pretrained=pretrained,
+        "efficientnet-b0", input_shape, classes, pretrained, stem="features.0.0", head="classifier.1"
     )
 
 
 def densenet121(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
-    """Torchvision's DenseNet121, K = 1024; ``input_shape`` is ``(c, h, w)``, h and w at least 29."""
-    return from_torchvision(
-        "densenet121",
-        "densenet121",
-        channels=input_shape[0],
-        classes=classes,
-        stem="features.conv0",
-        head="classifier",
-        pretrained=pretrained,
-    )
+    """Builds torchvision's DenseNet121, 1024 features; ``input_shape`` is ``(c, h, w)``, h and w at least 29."""
+    return from_torchvision("densenet121", input_shape, classes, pretrained, stem="features.conv0", head="classifier")

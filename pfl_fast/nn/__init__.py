@@ -1,4 +1,4 @@
-"""Modules made of the fused operators: what models and methods are built from."""
+"""Torch modules built on the fused operators."""
 
 from pfl_fast.nn.conditional_policy import ConditionalPolicy
 from pfl_fast.nn.conv_relu_pool import ConvReluPool

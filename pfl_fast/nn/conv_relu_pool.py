@@ -1,4 +1,4 @@
-"""A stage of a small CNN as one layer."""
+"""Convolution, ReLU and max-pooling as one layer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pfl_fast import ops
 
 
 class ConvReluPool(nn.Conv2d):
-    """``Conv2d - ReLU - MaxPool2d(2)`` by :func:`pfl_fast.ops.conv_relu_pool`.
+    """Applies ``Conv2d - ReLU - MaxPool2d(2)`` with :func:`pfl_fast.ops.conv_relu_pool`.
 
-    Fast where there are few input channels, or kernels of 5 x 5. It has the parameters of ``nn.Conv2d``, of the same
-    names and initial values. The result is in ``channels_last`` memory.
+    Fast for few input channels or 5 x 5 kernels. Parameters have the names and initial values of ``nn.Conv2d``. The
+    result has the ``channels_last`` memory format.
 
     Args:
-        in_channels: c of ``[b, c, h, w]``.
-        out_channels: o.
-        kernel_size: k, from 1 to 7.
+        in_channels: number of input channels c.
+        out_channels: number of output channels o.
+        kernel_size: kernel size k, from 1 to 7.
         padding: zeros on each side, from 0 to k - 1.
-        device, dtype: of the parameters.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     >>> import torch
     >>> ConvReluPool(1, 32, 5)(torch.randn(10, 1, 28, 28)).shape
@@ -41,9 +42,9 @@ class ConvReluPool(nn.Conv2d):
         if padding not in range(kernel_size):
             raise ValueError(f"ConvReluPool: padding must be from 0 to {kernel_size - 1}, got {padding!r}")
         super().__init__(in_channels, out_channels, kernel_size, padding=padding, device=device, dtype=dtype)
-        self._zeros = padding  # one number, where Conv2d keeps a pair
+        self._padding = padding  # Conv2d stores a pair
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, o, ho // 2, wo // 2]`` for ``[b, c, h, w]``, where ho = h + 2 padding - k + 1."""
+        """Maps ``[b, c, h, w]`` to ``[b, o, ho // 2, wo // 2]``, where ho = h + 2 padding - k + 1."""
         assert self.bias is not None
-        return ops.conv_relu_pool(x, self.weight, self.bias, self._zeros)
+        return ops.conv_relu_pool(x, self.weight, self.bias, self._padding)

@@ -1,4 +1,4 @@
-"""FedPick's feature selector: which features matter to this client, decided per sample."""
+"""FedPick's feature selector, which chooses each sample's features that are relevant to the client."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pfl_fast import ops
 
 
 class FeatureSelector(nn.Module):
-    """``Linear(d, d/2) - ReLU - Linear(d/2, d)``, whose output masks its input by :func:`pfl_fast.ops.gumbel_mask`.
+    """Masks its input with :func:`pfl_fast.ops.gumbel_mask` and logits from ``Linear(d, d/2) - ReLU - Linear(d/2, d)``.
 
-    Noise is on in training mode and off in evaluation mode, where the result is deterministic.
+    The mask is random in training mode and deterministic in evaluation mode.
 
     Args:
-        features: d, at least 2; half of an odd one is rounded down.
+        features: number of features d, at least 2; d / 2 is rounded down.
         tau: temperature of the mask.
-        threshold: of the hard mask, between 0 and 1.
-        hard: each feature goes to one side (straight-through gradient), or both get their share.
-        device, dtype: of the parameters.
+        threshold: threshold of the hard mask, between 0 and 1.
+        hard: True assigns each feature to one side (straight-through gradient), False splits it by the soft mask.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     >>> import torch
     >>> selector = FeatureSelector(8).eval()
@@ -50,19 +51,19 @@ class FeatureSelector(nn.Module):
         )
 
     def forward(self, z: Tensor, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Splits ``z`` ``[..., d]`` into ``selected`` and ``rest``; training mode needs an int64 ``seed``."""
+        """Splits ``z`` ``[..., d]`` into ``selected`` and ``rest``; training mode requires an int64 ``seed``."""
         return self.split(z, self.logits(z), seed)
 
     def split(self, z: Tensor, logits: Tensor, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``forward`` for whoever has ``logits(z)`` already."""
-        # Under autocast the linear layers give half logits; the mask takes the type of the features.
+        """Applies ``forward`` with precomputed ``logits(z)``."""
+        # Under autocast the linear layers return half logits; the mask has the dtype of the features.
         logits = logits.to(z.dtype)
         return ops.gumbel_mask(z, logits, seed, self.tau, self.threshold, self.hard, noise=self.training)
 
     def selects(self, logits: Tensor) -> Tensor:
-        """``[..., d]`` booleans: what the hard mask selects without noise, ``logits >= 0`` at threshold 0.5."""
+        """Returns the hard mask without noise as booleans ``[..., d]``; ``logits >= 0`` at threshold 0.5."""
         return logits >= self.tau * math.log(self.threshold / (1 - self.threshold))
 
     def extra_repr(self) -> str:
-        """The options, for ``print(model)``."""
+        """Returns the options."""
         return f"tau={self.tau}, threshold={self.threshold}, hard={self.hard}"

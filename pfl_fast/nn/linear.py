@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pfl_fast import ops
-from pfl_fast.ops.linear import is_for_torch
+from pfl_fast.ops.linear import torch_is_faster
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -81,7 +81,7 @@ class Linear(nn.Linear):
         weight, recorder = self.weight, self.recorder
         if x.dim() != 2 or torch.is_autocast_enabled(x.device.type):
             return F.linear(x, weight, self.bias)
-        product = F.linear if is_for_torch(x, weight) else ops.linear
+        product = F.linear if torch_is_faster(x, weight) else ops.linear
         if recorder is None or not recorder.enabled or not _wants_gradient(weight):
             return product(x, weight, self.bias)
         if not x.requires_grad:

@@ -1,4 +1,4 @@
-"""One subspace for all clients and one for each, orthogonal to one another: the frozen projections of FediOS.
+"""The fixed projections of FediOS: one subspace shared by all clients and one per client, mutually orthogonal.
 
 Q = an orthonormal d x d basis                r = floor(d / (N + 1))
 A_0 = Q[:, :r]  (generic)                     A_i = Q[:, i r : (i + 1) r],  i = 1 .. N  (personal)
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl_fast import ops
+from pfl_fast.nn.checks import expect_one_of, expect_positive
 
 BASES = ("gaussian", "uniform", "identity")
 REMAINDERS = ("unused", "generic")
@@ -21,23 +22,24 @@ class OrthogonalProjector(nn.Module):
     """Projects generic and personal features onto their subspaces with :func:`pfl_fast.ops.orthogonal_project`.
 
     Args:
-        features: d, the width of the features.
-        clients: N.
-        rank: r, the dimensions of each subspace; ``floor(d / (N + 1))`` if not given.
-        basis: where Q comes from: ``"gaussian"`` (QR of standard normal numbers), ``"uniform"`` (QR of numbers in
-            [0, 1), whose first direction is nearly constant: most of the norm of features that are not negative lies
-            in the generic subspace then), ``"identity"`` (subspaces are runs of coordinates).
-        remainder: columns of Q beyond (N + 1) r stay ``"unused"`` or make the ``"generic"`` subspace larger.
-        overflow: what to do if (N + 1) r > d: ``"error"``; ``"cycle"``: personal blocks are handed out in turn, so
-            that some clients share one, and none gets the generic one; ``"random"``: every subspace is drawn on its
-            own, so that they are orthogonal only approximately.
-        alpha: share of the generic part in the blend.
-        relu: whether negative values are cut off after the projections.
-        seed: the same seed gives the same bases.
+        features: number of features d.
+        clients: number of clients N.
+        rank: dimension r of each subspace; by default ``floor(d / (N + 1))``.
+        basis: source of Q: ``"gaussian"`` (QR of standard normal numbers), ``"uniform"`` (QR of numbers in [0, 1); its
+            first direction is nearly constant, so the generic subspace holds most of the norm of non-negative
+            features), ``"identity"`` (each subspace is a range of coordinates).
+        remainder: ``"unused"`` ignores the columns of Q beyond (N + 1) r, ``"generic"`` adds them to the generic
+            subspace.
+        overflow: behaviour if (N + 1) r > d: ``"error"`` raises; ``"cycle"`` assigns personal blocks in turn, so that
+            some clients share one, but never the generic one; ``"random"`` draws every subspace independently, so that
+            they are only approximately orthogonal.
+        alpha: weight of the generic part in the weighted sum.
+        relu: whether to apply ReLU after the projections.
+        seed: random seed of the bases.
 
     Buffers:
-        generic: ``[d, r]`` (``[d, r + remainder]`` with ``remainder="generic"``), float32 as made.
-        personal: ``[N, d, r]``.
+        generic: ``[d, r]`` (``[d, r + remainder]`` with ``remainder="generic"``), float32.
+        personal: ``[N, d, r]``, float32.
 
     >>> projector = OrthogonalProjector(features=512, clients=20)
     >>> projector.rank, projector.generic.shape, projector.personal.shape
@@ -63,11 +65,11 @@ class OrthogonalProjector(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        _expect_at_least("features", features, 1)
-        _expect_at_least("clients", clients, 1)
-        _expect_one_of("basis", basis, BASES)
-        _expect_one_of("remainder", remainder, REMAINDERS)
-        _expect_one_of("overflow", overflow, OVERFLOWS)
+        expect_positive("OrthogonalProjector", "features", features)
+        expect_positive("OrthogonalProjector", "clients", clients)
+        expect_one_of("OrthogonalProjector", "basis", basis, BASES)
+        expect_one_of("OrthogonalProjector", "remainder", remainder, REMAINDERS)
+        expect_one_of("OrthogonalProjector", "overflow", overflow, OVERFLOWS)
         self.features, self.clients, self.basis, self.seed = features, clients, basis, seed
         self.remainder, self.overflow = remainder, overflow
         self.alpha, self.relu = alpha, relu
@@ -78,22 +80,22 @@ class OrthogonalProjector(nn.Module):
         self.register_buffer("personal", personal.contiguous())
 
     def forward(self, f_g: Tensor, f_p: Tensor, client: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Projects the features of one client, or of several at once.
+        """Projects the features of one client or of C stacked clients.
 
         Args:
-            f_g: generic features, ``[b, d]`` (any batch dimensions before them) for one client; ``[C, b, d]`` for C.
-            f_p: personal features, same shape.
-            client: an int, or an int64 tensor ``[C]`` with the client of each entry of the stack.
+            f_g: generic features, ``[*batch, b, d]`` for one client, ``[C, b, d]`` for C clients.
+            f_p: personal features, of the same shape.
+            client: index of the client, or an int64 tensor ``[C]`` of indices.
 
         Returns:
-            ``g``, ``p``, ``fused`` and ``inner`` as :func:`pfl_fast.ops.orthogonal_project` gives them.
+            ``g``, ``p``, ``fused`` and ``inner``; see :func:`pfl_fast.ops.orthogonal_project`.
         """
         if isinstance(client, int) and not 0 <= client < self.clients:
             raise IndexError(f"OrthogonalProjector: client must be from 0 to {self.clients - 1}, got {client}")
         return ops.orthogonal_project(f_g, f_p, self.generic, self.personal[client], self.alpha, self.relu)
 
     def extra_repr(self) -> str:
-        """What the module prints of itself."""
+        """Returns the arguments."""
         return (
             f"features={self.features}, clients={self.clients}, rank={self.rank}, basis={self.basis!r}, "
             f"remainder={self.remainder!r}, overflow={self.overflow!r}, alpha={self.alpha}, relu={self.relu}, "
@@ -109,7 +111,7 @@ class OrthogonalProjector(nn.Module):
         if not 1 <= r <= d:
             raise ValueError(
                 f"OrthogonalProjector: rank must be from 1 to features, {d}, got {r}"
-                + (f", which is what {n} clients leave; give rank and overflow='cycle' or 'random'" if r == 0 else "")
+                + (f", the default for {n} clients; give rank and overflow='cycle' or 'random'" if r == 0 else "")
             )
         if self._overflows and self.overflow == "error":
             raise ValueError(
@@ -118,8 +120,8 @@ class OrthogonalProjector(nn.Module):
             )
         if self._overflows and self.overflow == "cycle" and 2 * r > d:
             raise ValueError(
-                f"OrthogonalProjector: rank must be at most {d // 2} with overflow='cycle', as the generic subspace "
-                f"shares with nobody, got {r}; lower rank, or give overflow='random'"
+                f"OrthogonalProjector: rank must be at most {d // 2} with overflow='cycle', as no client may share "
+                f"the generic subspace, got {r}; lower rank, or give overflow='random'"
             )
 
     def _make_bases(self) -> tuple[Tensor, Tensor]:
@@ -129,7 +131,7 @@ class OrthogonalProjector(nn.Module):
             subspaces = torch.stack([self._orthonormal(generator, r) for _ in range(n + 1)])
             return subspaces[0], subspaces[1:]
         q = self._orthonormal(generator, d)
-        # All blocks there are; without overflow exactly those of the generic subspace and of n clients.
+        # Without overflow: one block for the generic subspace and one per client.
         blocks = min(n + 1, d // r)
         personal = [1 + i % (blocks - 1) for i in range(n)]
         generic = q[:, :r]
@@ -138,7 +140,7 @@ class OrthogonalProjector(nn.Module):
         return generic, torch.stack([q[:, i * r : (i + 1) * r] for i in personal])
 
     def _orthonormal(self, generator: torch.Generator, columns: int) -> Tensor:
-        """``[d, columns]``: made in double and rounded once, so that float32 bases are as orthonormal as can be."""
+        """Returns orthonormal columns ``[d, columns]``, computed in float64 and rounded once to float32."""
         if self.basis == "identity":
             if columns == self.features:
                 return torch.eye(self.features)
@@ -148,15 +150,5 @@ class OrthogonalProjector(nn.Module):
         numbers = draw(self.features, columns, generator=generator, dtype=torch.float64)
         q: Tensor
         q, r = torch.linalg.qr(numbers)
-        # QR fixes columns up to their signs; those that make R's diagonal positive do not depend on the library.
+        # QR leaves the signs of columns open; a positive diagonal of R makes them independent of the LAPACK library.
         return (q * torch.where(r.diagonal() < 0, -1.0, 1.0)).float()
-
-
-def _expect_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"OrthogonalProjector: {name} must be at least {least}, got {value}")
-
-
-def _expect_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"OrthogonalProjector: {name} must be one of {', '.join(choices)}, got {value!r}")

@@ -1,6 +1,6 @@
-"""Dropout whose noise is a pure function of a seed: clients looped, threaded or stacked drop the same values.
+"""Dropout whose noise is a pure function of a seed, so every executor drops the same values.
 
-In training ``y = keep * x / (1 - p)`` with ``keep = philox_uniform(seed ^ hash(salt)) >= p``, otherwise ``y = x``.
+In training mode ``y = keep * x / (1 - p)`` with ``keep = philox_uniform(seed ^ hash(salt)) >= p``, otherwise ``y = x``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pfl_fast import ops
 
 
 class SeededDropout(nn.Module):
-    """Like ``nn.Dropout``, but what is dropped follows from the buffer ``seed`` alone.
+    """Dropout like ``nn.Dropout``, with noise determined by the buffer ``seed``.
 
-    The buffer is an int64 scalar, 0 at first and not part of the state dict. Whoever trains sets it before each step
-    (:func:`seed_dropout`), or passes one seed per client through ``torch.func.functional_call`` under ``torch.vmap``.
-    A layer that is called twice in one forward drops the same positions twice.
+    The buffer is an int64 scalar, initially 0, and not part of the state dict. Set it before each training step with
+    :func:`seed_dropout`, or pass one seed per client through ``torch.func.functional_call`` under ``torch.vmap``. A
+    layer called twice in one forward pass drops the same positions twice.
 
     Args:
-        p: the share that is dropped, from 0 to 1.
-        salt: layers with different salts draw different noise from one seed.
-        noise_dims: how many leading dimensions have noise of their own: all (None), samples (1, stochastic depth),
-            samples and channels (2, ``nn.Dropout2d``), or none, so that everything is kept or dropped at once (0).
+        p: probability of an element to be dropped, from 0 to 1.
+        salt: number that makes layers with the same seed draw different noise.
+        noise_dims: number of leading dimensions with independent noise: all (None), samples (1, stochastic depth),
+            samples and channels (2, ``nn.Dropout2d``), or none, which keeps or drops the whole input (0).
 
     >>> layer = SeededDropout(0.5)
     >>> x = torch.ones(2, 3)
@@ -46,29 +46,29 @@ class SeededDropout(nn.Module):
         self.p = p
         self.salt = salt
         self.noise_dims = noise_dims
-        # Hashed, as seeds and salts are small numbers at times and 1 ^ 2 is 2 ^ 1.
+        # Hashed, since seeds and salts may be small numbers and 1 ^ 2 == 2 ^ 1.
         self._salt_bits = int.from_bytes(hashlib.blake2b(str(salt).encode(), digest_size=8).digest(), "little") >> 1
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` of any shape, some of it dropped and the rest scaled up."""
+        """Drops elements of ``x``, of any shape, and scales the others by 1 / (1 - p)."""
         if not self.training or self.p == 0:
             return x
-        noisy = x.dim() if self.noise_dims is None else self.noise_dims
-        shape = [size if dim < noisy else 1 for dim, size in enumerate(x.shape)]
+        noise_dims = x.dim() if self.noise_dims is None else self.noise_dims
+        shape = [size if dim < noise_dims else 1 for dim, size in enumerate(x.shape)]
         keep = ops.philox_uniform(self.seed ^ self._salt_bits, shape) >= self.p
         return torch.where(keep, x / (1 - self.p) if self.p < 1 else x, 0.0)
 
     def extra_repr(self) -> str:
-        """The arguments."""
+        """Returns the arguments."""
         return f"p={self.p}, salt={self.salt}" + ("" if self.noise_dims is None else f", noise_dims={self.noise_dims}")
 
 
 def replace_dropout(module: nn.Module) -> nn.Module:
-    """Swaps every layer that drops at random for a :class:`SeededDropout` with a salt of its own.
+    """Replaces every dropout layer by a :class:`SeededDropout` with a unique salt.
 
-    Knows ``nn.Dropout``, ``nn.Dropout1d`` to ``3d`` and torchvision's ``StochasticDepth``. The module is changed in
-    place; what is returned is the module, or its replacement if it is such a layer itself.
+    Supports ``nn.Dropout``, ``nn.Dropout1d`` to ``3d`` and torchvision's ``StochasticDepth``. Modifies the module in
+    place and returns it, or returns its replacement if the module itself is a dropout layer.
 
     Raises:
         TypeError: for ``nn.AlphaDropout`` and ``nn.FeatureAlphaDropout``.
@@ -82,7 +82,7 @@ def replace_dropout(module: nn.Module) -> nn.Module:
     salt = max((layer.salt for layer in module.modules() if isinstance(layer, SeededDropout)), default=0)
     replacements: dict[nn.Module, nn.Module] = {}
     for layer in module.modules():
-        arguments = _arguments(layer)
+        arguments = _seeded_arguments(layer)
         if arguments is not None:
             salt += 1
             replacements[layer] = SeededDropout(salt=salt, **arguments).train(layer.training)
@@ -94,7 +94,7 @@ def replace_dropout(module: nn.Module) -> nn.Module:
 
 
 def seed_names(module: nn.Module) -> list[str]:
-    """The names of all dropout seeds among ``module.named_buffers()``.
+    """Returns the names of all dropout seeds in ``module.named_buffers()``.
 
     >>> seed_names(nn.Sequential(nn.Linear(2, 2), SeededDropout()))
     ['1.seed']
@@ -104,19 +104,19 @@ def seed_names(module: nn.Module) -> list[str]:
 
 
 def seed_dropout(module: nn.Module, seed: int) -> None:
-    """Sets the seed of every dropout in ``module``."""
+    """Sets the seed of every dropout layer in ``module``."""
     for layer in module.modules():
         if isinstance(layer, SeededDropout):
             layer.seed.fill_(seed)
 
 
-def _arguments(layer: nn.Module) -> dict[str, Any] | None:
-    """What makes a SeededDropout do as ``layer`` does; None if that is no dropout."""
+def _seeded_arguments(layer: nn.Module) -> dict[str, Any] | None:
+    """Returns the arguments of the SeededDropout that replaces ``layer``, or None if it is not a dropout layer."""
     if isinstance(layer, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
         raise TypeError(f"replace_dropout: no seeded form of {type(layer).__name__}; use nn.Dropout instead")
     if isinstance(layer, _DropoutNd):
         return {"p": layer.p, "noise_dims": None if isinstance(layer, nn.Dropout) else 2}
-    # A module can only be one of torchvision's if somebody has imported it.
+    # Only an imported torchvision can have created the layer; importing it here would be slow.
     stochastic_depth = getattr(sys.modules.get("torchvision.ops"), "StochasticDepth", None)
     if stochastic_depth is not None and isinstance(layer, stochastic_depth):
         return {"p": layer.p, "noise_dims": {"row": 1, "batch": 0}[str(layer.mode)]}

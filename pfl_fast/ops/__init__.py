@@ -5,8 +5,8 @@
 >>> ops.aggregate(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), torch.tensor([0.5, 0.5]))
 tensor([2., 4.])
 
-Every operator runs natively on CPU and CUDA tensors and has a plain-torch twin in :mod:`pfl_fast.ops.reference`;
-``with ops.use("reference"):`` runs that one instead.
+Every operator has native CPU and CUDA kernels and a plain-torch reference implementation in
+:mod:`pfl_fast.ops.reference`, which ``with ops.use("reference"):`` selects.
 """
 
 from pfl_fast.ops import reference

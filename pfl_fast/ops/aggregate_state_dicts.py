@@ -1,4 +1,4 @@
-"""Weighted sum of state dicts: the drop-in for servers that hold one state dict per client."""
+"""Weighted sum of state dicts, for servers that hold one state dict per client."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend
-from pfl_fast.ops.aggregate import aggregate, batch_aggregate, describe
+from pfl_fast.ops.aggregate import aggregate, describe, vmap_aggregate
+from pfl_fast.ops.support import all_to_front
 
 
 def aggregate_state_dicts(
     state_dicts: Sequence[Mapping[str, Tensor]], weights: Tensor | Sequence[float]
 ) -> dict[str, Tensor]:
-    """Weighted sum of state dicts, as other trainers keep them: ``out[k] = sum_n weights[n] * dicts[n][k]``.
+    """Returns the weighted sum of state dicts, ``out[k] = sum_n weights[n] * state_dicts[n][k]``.
 
-    Clients' tensors are read where they are, each once, without stacking or copying them.
+    Tensors are read in place, each once, without stacking or copying.
 
     Args:
-        state_dicts: one per client, with the same keys, shapes and dtypes. The order of keys is that of the first.
-        weights: ``[N]``, used as they are; divide sample counts by their sum for an average.
+        state_dicts: one per client, with the same keys, shapes and dtypes. The result has the key order of the first.
+        weights: ``[N]``, not normalised; divide sample counts by their sum for an average.
 
     Returns:
-        A new state dict. Floating tensors are summed. Integer and boolean tensors, such as BatchNorm's
+        A new state dict. Floating-point tensors are summed. Integer and boolean tensors, such as BatchNorm's
         ``num_batches_tracked``, are copied from the first client: a weighted sum of counters has no meaning.
 
     >>> a, b = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
@@ -35,7 +36,7 @@ def aggregate_state_dicts(
     dicts = list(state_dicts)
     _check_state_dicts(dicts)
     result = {name: tensor.clone() for name, tensor in dicts[0].items() if not tensor.is_floating_point()}
-    for names in _names_by_kind(dicts[0]).values():
+    for names in _group_names(dicts[0]).values():
         first = dicts[0][names[0]]
         w = torch.as_tensor(weights, dtype=torch.promote_types(first.dtype, torch.float32), device=first.device)
         if w.shape != (len(dicts),):
@@ -55,12 +56,13 @@ def _aggregate_rows(rows: list[list[Tensor]], weights: Tensor) -> list[Tensor]:
     return aggregate([torch.stack(row) for row in rows], weights)
 
 
-def _names_by_kind(state_dict: Mapping[str, Tensor]) -> dict[tuple[torch.dtype, torch.device], list[str]]:
-    kinds: dict[tuple[torch.dtype, torch.device], list[str]] = {}
+def _group_names(state_dict: Mapping[str, Tensor]) -> dict[tuple[torch.dtype, torch.device], list[str]]:
+    """Groups the names of floating-point tensors by dtype and device."""
+    groups: dict[tuple[torch.dtype, torch.device], list[str]] = {}
     for name, tensor in state_dict.items():
         if tensor.is_floating_point():
-            kinds.setdefault((tensor.dtype, tensor.device), []).append(name)
-    return kinds
+            groups.setdefault((tensor.dtype, tensor.device), []).append(name)
+    return groups
 
 
 def _check_state_dicts(dicts: list[Mapping[str, Tensor]]) -> None:
@@ -68,9 +70,9 @@ def _check_state_dicts(dicts: list[Mapping[str, Tensor]]) -> None:
         raise ValueError("aggregate_state_dicts: state_dicts must hold at least one state dict, got none")
     for n, state_dict in enumerate(dicts):
         if state_dict.keys() != dicts[0].keys():
-            odd = sorted(state_dict.keys() ^ dicts[0].keys())
+            differing = sorted(state_dict.keys() ^ dicts[0].keys())
             raise ValueError(
-                f"aggregate_state_dicts: state_dicts[{n}] must have the keys of state_dicts[0], differs in {odd}"
+                f"aggregate_state_dicts: state_dicts[{n}] must have the keys of state_dicts[0], differs in {differing}"
             )
         for name, tensor in state_dict.items():
             expected = dicts[0][name]
@@ -95,8 +97,6 @@ def _(rows: list[Tensor], weights: Tensor, count_nonfinite: bool) -> tuple[list[
 @backend.vmap("aggregate_rows")
 def _(info: Any, in_dims: Any, rows: list[Tensor], weights: Tensor, count_nonfinite: bool) -> Any:
     size, clients = info.batch_size, weights.shape[-1] if in_dims[1] != weights.dim() - 1 else weights.shape[-2]
-    batched = [
-        x.expand(size, *x.shape) if d is None else x.movedim(d, 0) for x, d in zip(rows, in_dims[0], strict=True)
-    ]
+    batched = all_to_front(rows, in_dims[0], size)
     stacked = [torch.stack(batched[i : i + clients]) for i in range(0, len(rows), clients)]
-    return batch_aggregate(size, [1] * len(stacked), stacked, in_dims[1], weights, count_nonfinite)
+    return vmap_aggregate(size, [1] * len(stacked), stacked, in_dims[1], weights, count_nonfinite)

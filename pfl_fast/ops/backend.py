@@ -1,4 +1,4 @@
-"""Which implementation runs, and how an operator registers its Python side with the native library."""
+"""Choice between native and reference operators, and registration of an operator's Python side with torch."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch import Tensor
 from torch import library as torch_library
 
 from pfl_fast.native.load import Native, load
+from pfl_fast.ops.support import to_front
 
 NATIVE: Native = load()
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what every operator takes
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _use_native = NATIVE.available
-_differentiable: dict[str, type[torch.autograd.Function]] = {}
+_autograd_functions: dict[str, type[torch.autograd.Function]] = {}
 
 
 def uses_native() -> bool:
-    """Whether the native operators run at this moment (else the plain-torch reference does)."""
+    """Returns True if the native operators are in use, False if the plain-torch reference is."""
     return _use_native
 
 
 @contextmanager
 def use(implementation: str) -> Iterator[None]:
-    """Forces ``"native"`` or ``"reference"`` operators inside a ``with`` block, for the whole process.
+    """Selects ``"native"`` or ``"reference"`` operators inside a ``with`` block, for the whole process.
 
     >>> with use("reference"):
     ...     uses_native()
@@ -37,60 +37,81 @@ def use(implementation: str) -> Iterator[None]:
     if implementation not in {"native", "reference"}:
         raise ValueError(f"ops.use: implementation must be 'native' or 'reference', got {implementation!r}")
     if implementation == "native" and not NATIVE.available:
-        raise RuntimeError(f"ops.use: the native library is not there: {NATIVE.problem}")
-    before = _use_native
+        raise RuntimeError(f"ops.use: the native library is not available: {NATIVE.problem}")
+    previous = _use_native
     _use_native = implementation == "native"
     try:
         yield
     finally:
-        _use_native = before
-
-
-def has_values(tensor: Tensor) -> bool:
-    """Whether values may be looked at: in host memory, and not inside vmap or torch.compile."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return tensor.device.type == "cpu" and not wrapped and not torch.compiler.is_compiling()
+        _use_native = previous
 
 
 def fake(op: str) -> Callable[[_F], _F]:
-    """Registers the function below it as what ``op`` does to shapes and dtypes alone."""
+    """Registers the fake (meta) kernel of ``op``."""
     return _register(lambda function: torch_library.register_fake(f"pfl_fast::{op}", function))
 
 
 def vmap(op: str) -> Callable[[_F], _F]:
-    """Registers the function below it as the batching rule of ``op``."""
+    """Registers the vmap rule of ``op``."""
     return _register(lambda function: torch_library.register_vmap(f"pfl_fast::{op}", function))
 
 
-def gradient(op: str, setup_context: Callable[..., None]) -> Callable[[_F], _F]:
-    """Registers the function below it as the backward of ``op``."""
+def vmap_to_leading_dimension(op: str) -> None:
+    """Registers the vmap rule of an ``op`` whose tensors all accept another leading dimension."""
+
+    @vmap(op)
+    def rule(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        batched = [
+            to_front(x, d, info.batch_size) if isinstance(x, Tensor) else x
+            for x, d in zip(arguments, in_dims, strict=True)
+        ]
+        results = getattr(torch.ops.pfl_fast, op).default(*batched)
+        return results, 0 if isinstance(results, Tensor) else (0,) * len(results)
+
+
+def backward(op: str, setup_context: Callable[..., None]) -> Callable[[_F], _F]:
+    """Registers the backward of ``op``."""
 
     def register(function: Callable[..., Any]) -> None:
         torch_library.register_autograd(f"pfl_fast::{op}", function, setup_context=setup_context)
-        _differentiable[op] = _function(op, setup_context, function)
+        _autograd_functions[op] = _autograd_function(op, setup_context, function)
 
     return _register(register)
 
 
-def call(op: str, *arguments: Any) -> Any:
-    """``op`` with gradients, all its arguments given by position and none of them a list of tensors.
+def once_differentiable(op: str) -> None:
+    """Registers a backward of ``<op>_backward`` that raises: ``op`` has no second derivatives."""
 
-    As ``torch.ops.pfl_fast.<op>``, whose autograd takes 40 microseconds more, for what only transforms and compilers
-    need: a tenth of a step of a small model.
+    def save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @backward(f"{op}_backward", setup_context=save_nothing)
+    def double_backward(ctx: Any, *grads: Any) -> None:  # noqa: ARG001 called by position
+        raise RuntimeError(f"pfl_fast::{op}: second derivatives are not implemented; ops.use('reference') has them")
+
+
+def call(op: str, *arguments: Any) -> Any:
+    """Calls a differentiable ``op`` with positional arguments, none of them a list of tensors.
+
+    Equal to ``torch.ops.pfl_fast.<op>``, but outside of functorch transforms and torch.compile it goes through a
+    ``torch.autograd.Function``, which saves 40 microseconds per call: a tenth of the training step of a small model.
     """
     transformed = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()
     if transformed or not torch.is_grad_enabled():
         return getattr(torch.ops.pfl_fast, op).default(*arguments)
-    return _differentiable[op].apply(*arguments)
+    return _autograd_functions[op].apply(*arguments)
 
 
-def tell_autograd(written: list[Tensor]) -> None:
-    """A backward pass that saved one of these must fail rather than use the new value; torch.compile knows itself."""
+def mark_modified(tensors: list[Tensor]) -> None:
+    """Increments the version counters of tensors written in place, so that a backward that saved one raises.
+
+    torch.compile tracks in-place writes itself.
+    """
     if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version(written)
+        torch.autograd.graph.increment_version(tensors)
 
 
-def _function(
+def _autograd_function(
     op: str, setup_context: Callable[..., None], derivative: Callable[..., Any]
 ) -> type[torch.autograd.Function]:
     overload = getattr(torch.ops.pfl_fast, op).default

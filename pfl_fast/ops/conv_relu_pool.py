@@ -1,14 +1,14 @@
-"""A stage of small convolutional networks in one pass: convolution, bias, ReLU and 2x2 max-pooling.
+"""Convolution, bias, ReLU and 2x2 max-pooling in one pass, for small convolutional networks.
 
     v = conv2d(x, weight, padding) + bias
     out[.., i, j] = max(0, v[.., 2i, 2j], v[.., 2i, 2j+1], v[.., 2i+1, 2j], v[.., 2i+1, 2j+1])
 
-Images of one or three channels leave little for a general convolution to work with, least of all one that wants many
-input channels side by side. Here output channels are. Nothing but one byte per result, which pixel won, is kept for the
-backward, and the gradient of the weights only looks at the pixels that did.
+General convolutions vectorise over input channels, of which images have one or three. This one vectorises over output
+channels. Only one byte per result, the position of the maximum, is saved for the backward, and the gradient of the
+weight is summed over these positions only.
 
-Kernels of 5 x 5 over many channels (8 and more) are another case: there the CPU takes Winograd's minimal filtering, a
-sixth of the products of the direct sum, forward and backward, at the cost of a digit at most of float32's seven.
+For 5 x 5 kernels over 8 or more channels the CPU uses Winograd's minimal filtering, forward and backward: a sixth of
+the products of the direct sum, for at most one of float32's seven digits.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
-from pfl_fast.ops.route import check_tensors, expect, save_nothing, to_front
+from pfl_fast.ops.support import all_to_front, check_device, check_dtype, check_float, check_tensors, expect
 
-MOST_KERNEL = 7
+MAX_KERNEL = 7
 
 
 def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:
-    """``max_pool2d(relu(conv2d(x, weight, bias, padding=padding)), 2)``, for few input channels or kernels of 5 x 5.
+    """Computes ``max_pool2d(relu(conv2d(x, weight, bias, padding=padding)), 2)``.
+
+    Fast for few input channels or 5 x 5 kernels.
 
     Args:
         x: ``[*batch, b, c, h, w]`` images. float64, float32, bfloat16 or float16; any strides.
-        weight: ``[*batch, o, c, k, k]``, one kernel per client, k from 1 to 7. Of x's dtype.
-        bias: ``[*batch, o]``. Of x's dtype.
+        weight: ``[*batch, o, c, k, k]``, one kernel per client, k from 1 to 7. Same dtype as ``x``.
+        bias: ``[*batch, o]``. Same dtype as ``x``.
         padding: zeros on each side, from 0 to k - 1.
 
     Returns:
-        ``[*batch, b, o, (h + 2 padding - k + 1) // 2, (w + 2 padding - k + 1) // 2]``, in memory with channels last, as
-        the next convolution wants them.
+        ``[*batch, b, o, (h + 2 padding - k + 1) // 2, (w + 2 padding - k + 1) // 2]`` in channels-last memory format,
+        which the next convolution reads fastest.
 
-    Gradients reach ``x``, ``weight`` and ``bias``, once; as in torch, the first of equal pixels gets it, and none where
-    the result is 0. Sums are added in a fixed order. With many channels a pixel that is not finite spoils the 4 x 4
-    results before pooling that are computed together with those that see it.
+    Differentiable once with respect to ``x``, ``weight`` and ``bias``. As in torch, the gradient of a maximum goes to
+    the first of equal pixels, and is 0 where the result is 0. Sums are added in a fixed order. With 8 or more channels
+    results are computed in tiles of 4 x 4 before pooling, and a pixel that is not finite affects the whole tile.
 
     >>> x = torch.tensor([[[[1.0, 2.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 9.0]]]])
     >>> conv_relu_pool(x, torch.ones(1, 1, 2, 2), torch.zeros(1))       # sums of 2x2 pixels: 6, 2, 3, 9
@@ -53,27 +55,23 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> None:
-    """The contract in csrc/conv_relu_pool.h, for the paths that do not reach it: the reference, shape-only tensors."""
+    """Raises if an argument violates the contract in csrc/conv_relu_pool.h."""
     op = "conv_relu_pool"
     _check_kernels(op, x, weight, padding)
-    _check_beside_x(op, "bias", bias, x)
-    shape = list(weight.shape[:-3])
+    check_dtype(op, "bias", bias, "x", x)
+    check_device(op, "bias", bias, "x", x)
     expect(
         op,
-        list(bias.shape) == shape,
-        f"bias must be [*batch, o] beside weight {list(weight.shape)}, got {list(bias.shape)}",
+        bias.shape == weight.shape[:-3],
+        f"bias must be [*batch, o] for weight {list(weight.shape)}, got {list(bias.shape)}",
     )
 
 
-def _check_beside_x(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
-    expect(op, tensor.dtype == x.dtype, f"{name} must have the dtype of x, {x.dtype}, got {tensor.dtype}")
-    expect(op, tensor.device == x.device, f"{name} must be on the device of x, {x.device}, got {tensor.device}")
-
-
 def _check_kernels(op: str, x: Tensor, weight: Tensor, padding: int) -> None:
-    expect(op, x.dtype in backend.FLOATS, f"x must be float64, float32, bfloat16 or float16, got {x.dtype}")
+    check_float(op, "x", x)
     expect(op, x.dim() >= 4, f"x must be [*batch, b, c, h, w], got shape {list(x.shape)}")
-    _check_beside_x(op, "weight", weight, x)
+    check_dtype(op, "weight", weight, "x", x)
+    check_device(op, "weight", weight, "x", x)
     got = list(weight.shape)
     k = got[-1] if got else 0
     expect(
@@ -83,8 +81,8 @@ def _check_kernels(op: str, x: Tensor, weight: Tensor, padding: int) -> None:
     )
     expect(
         op,
-        1 <= k <= MOST_KERNEL and got[-4] > 0 and got[-3] > 0,
-        f"weight must have k from 1 to {MOST_KERNEL} and at least one channel, got {got}; other sizes run as conv2d, "
+        1 <= k <= MAX_KERNEL and got[-4] > 0 and got[-3] > 0,
+        f"weight must have k from 1 to {MAX_KERNEL} and at least one channel, got {got}; other sizes run as conv2d, "
         f"relu and max_pool2d",
     )
     expect(op, 0 <= padding < k, f"padding must be from 0 to k - 1 = {k - 1}, got {padding}")
@@ -102,7 +100,7 @@ def _result_shape(x: Tensor, weight: Tensor, padding: int) -> list[int]:
 
 
 def _new_gradient(like: Tensor) -> Tensor:
-    """In the memory order of ``like`` if one batch dimension is all it has."""
+    """Returns an empty gradient in the memory format of ``like``; contiguous with more than one batch dimension."""
     return torch.empty_like(like) if like.dim() <= 5 else like.new_empty(like.shape)
 
 
@@ -131,39 +129,30 @@ def _(
     )
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: tuple[Tensor, Tensor]) -> None:
     x, weight, _, ctx.padding = inputs
     ctx.save_for_backward(x, weight, output[1])
     ctx.mark_non_differentiable(output[1])
 
 
-@backend.gradient("conv_relu_pool", setup_context=_save)
+@backend.backward("conv_relu_pool", setup_context=_setup_context)
 def _(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     x, weight, index = ctx.saved_tensors
-    needs_x, needs_kernel, needs_bias, _ = ctx.needs_input_grad
+    needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
     grad_x, grad_weight, grad_bias = torch.ops.pfl_fast.conv_relu_pool_backward.default(
-        grad, x, weight, index, ctx.padding, needs_x, needs_kernel or needs_bias
+        grad, x, weight, index, ctx.padding, needs_x, needs_weight or needs_bias
     )
-    return grad_x if needs_x else None, grad_weight if needs_kernel else None, grad_bias if needs_bias else None, None
+    return grad_x if needs_x else None, grad_weight if needs_weight else None, grad_bias if needs_bias else None, None
 
 
-@backend.gradient("conv_relu_pool_backward", setup_context=save_nothing)
-def _(ctx: Any, *grads: Tensor) -> None:  # noqa: ARG001 called by position
-    raise RuntimeError(
-        "pfl_fast::conv_relu_pool: second derivatives are not implemented; ops.use('reference') has them"
-    )
-
-
-@backend.vmap("conv_relu_pool")
-def _(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Any:
-    tensors = [to_front(t, d, info.batch_size) for t, d in zip((x, weight, bias), in_dims, strict=False)]
-    return torch.ops.pfl_fast.conv_relu_pool.default(*tensors, padding), (0, 0)
+backend.once_differentiable("conv_relu_pool")
+backend.vmap_to_leading_dimension("conv_relu_pool")
 
 
 @backend.vmap("conv_relu_pool_backward")
 def _(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    tensors = [to_front(t, d, info.batch_size) for t, d in zip(arguments[:4], in_dims, strict=False)]
+    tensors = all_to_front(arguments[:4], in_dims[:4], info.batch_size)
     padding, needs_x, needs_weight = arguments[4:]
     results = torch.ops.pfl_fast.conv_relu_pool_backward.default(*tensors, padding, needs_x, needs_weight)
-    of_weight = 0 if needs_weight else None
-    return results, (0 if needs_x else None, of_weight, of_weight)
+    weight_dim = 0 if needs_weight else None
+    return results, (0 if needs_x else None, weight_dim, weight_dim)

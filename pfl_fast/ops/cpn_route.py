@@ -1,10 +1,10 @@
-"""The end of FedCP's conditional policy network fused with what it decides: LayerNorm, affine, ReLU and ``route``.
+"""The last layers of FedCP's conditional policy network fused with ``route``: LayerNorm, affine, ReLU, split.
 
     x = (a - mean(a)) / sqrt(var(a) + eps)          over the 2K values of a row, biased variance
     y = max(0, x * gamma + beta)
     global_part, personal_part = route(h, y, seed, tau)
 
-Mean and variance are not saved: the backward reads ``a`` anyway and finds them again while the row is in cache.
+Mean and variance are not saved: the backward reads ``a`` anyway and recomputes them while the row is in cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
-from pfl_fast.ops.route import all_to_front, check_beside_h, check_route, check_tensors, expect, save_nothing
+from pfl_fast.ops.route import check_route
+from pfl_fast.ops.support import check_like, check_tensors, expect
 
 
 def cpn_route(
@@ -32,17 +33,17 @@ def cpn_route(
 
     Args:
         h: ``[*batch, b, K]`` features. float64, float32, bfloat16 or float16; any strides.
-        a: ``[*batch, b, 2K]``, output of the policy network's last linear layer. Of h's dtype.
-        gamma: ``[*batch, 2K]``, LayerNorm's weight, one per client. Of h's dtype.
-        beta: ``[*batch, 2K]``, LayerNorm's bias, one per client. Of h's dtype.
-        eps: added to the variance, above 0.
+        a: ``[*batch, b, 2K]`` output of the policy network's last linear layer. Same dtype as ``h``.
+        gamma: ``[*batch, 2K]`` LayerNorm weight, one per client. Same dtype as ``h``.
+        beta: ``[*batch, 2K]`` LayerNorm bias, one per client. Same dtype as ``h``.
+        eps: value added to the variance, above 0.
         seed: None, or ``[*batch]`` int64 for the soft Gumbel-softmax; see :func:`pfl_fast.ops.route`.
         tau: temperature, above 0.
 
     Returns:
-        ``(global_part, personal_part)``, both ``[*batch, b, K]``; they add up to h.
+        ``(global_part, personal_part)``, both ``[*batch, b, K]``; their sum is ``h``.
 
-    Gradients reach ``h``, ``a``, ``gamma`` and ``beta``, once. Sums over rows are added in a fixed order.
+    Differentiable once with respect to ``h``, ``a``, ``gamma`` and ``beta``. Sums over rows are added in a fixed order.
 
     >>> h, a = torch.tensor([[2.0, 4.0]]), torch.tensor([[9.0, 1.0, 1.0, 1.0]])
     >>> cpn_route(h, a, torch.ones(4), torch.zeros(4))
@@ -53,17 +54,17 @@ def cpn_route(
         check_tensors("cpn_route", seed=seed)
     if backend.uses_native():
         return cast(tuple[Tensor, Tensor], backend.call("cpn_route", h, a, gamma, beta, eps, seed, tau))
-    check_cpn_route("cpn_route", h, a, gamma, beta, eps, seed, tau)
+    _check("cpn_route", h, a, gamma, beta, eps, seed, tau)
     return reference.cpn_route(h, a, gamma, beta, eps, seed, tau)
 
 
-def check_cpn_route(
+def _check(
     op: str, h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float, seed: Tensor | None, tau: float
 ) -> None:
-    """The contract in csrc/cpn_route.h, for the paths that do not reach it: the reference and shape-only tensors."""
+    """Raises if an argument violates the contract in csrc/cpn_route.h."""
     check_route(op, h, a, seed, tau)
-    check_beside_h(op, "gamma", gamma, h, [*h.shape[:-2], 2 * h.shape[-1]])
-    check_beside_h(op, "beta", beta, h, [*h.shape[:-2], 2 * h.shape[-1]])
+    check_like(op, "gamma", gamma, "h", h, [*h.shape[:-2], 2 * h.shape[-1]])
+    check_like(op, "beta", beta, "h", h, [*h.shape[:-2], 2 * h.shape[-1]])
     expect(op, math.isfinite(eps) and eps > 0, f"eps must be positive and finite, got {eps}")
 
 
@@ -71,7 +72,7 @@ def check_cpn_route(
 def _(
     h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float, seed: Tensor | None, tau: float
 ) -> tuple[Tensor, Tensor]:
-    check_cpn_route("cpn_route", h, a, gamma, beta, eps, seed, tau)
+    _check("cpn_route", h, a, gamma, beta, eps, seed, tau)
     return h.new_empty(h.shape), h.new_empty(h.shape)
 
 
@@ -87,18 +88,18 @@ def _(
     seed: Tensor | None,
     tau: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check_cpn_route("cpn_route_backward", h, a, gamma, beta, eps, seed, tau)
-    check_beside_h("cpn_route_backward", "grad_global", grad_global, h, list(h.shape))
-    check_beside_h("cpn_route_backward", "grad_personal", grad_personal, h, list(h.shape))
+    _check("cpn_route_backward", h, a, gamma, beta, eps, seed, tau)
+    check_like("cpn_route_backward", "grad_global", grad_global, "h", h)
+    check_like("cpn_route_backward", "grad_personal", grad_personal, "h", h)
     return h.new_empty(h.shape), h.new_empty(a.shape), h.new_empty(gamma.shape), h.new_empty(beta.shape)
 
 
-def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
     h, a, gamma, beta, ctx.eps, seed, ctx.tau = inputs
     ctx.save_for_backward(h, a, gamma, beta, seed)
 
 
-@backend.gradient("cpn_route", setup_context=_save_inputs)
+@backend.backward("cpn_route", setup_context=_setup_context)
 def _(ctx: Any, grad_global: Tensor, grad_personal: Tensor) -> tuple[Tensor | None, ...]:
     h, a, gamma, beta, seed = ctx.saved_tensors
     gradients = torch.ops.pfl_fast.cpn_route_backward.default(
@@ -107,41 +108,6 @@ def _(ctx: Any, grad_global: Tensor, grad_personal: Tensor) -> tuple[Tensor | No
     return (*gradients, None, None, None)
 
 
-@backend.gradient("cpn_route_backward", setup_context=save_nothing)
-def _(ctx: Any, *grads: Tensor) -> None:  # noqa: ARG001 called by position
-    raise RuntimeError("pfl_fast::cpn_route: second derivatives are not implemented; ops.use('reference') has them")
-
-
-@backend.vmap("cpn_route")
-def _(
-    info: Any,
-    in_dims: Any,
-    h: Tensor,
-    a: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    eps: float,
-    seed: Tensor | None,
-    tau: float,
-) -> Any:
-    *batched, seeds = all_to_front((h, a, gamma, beta, seed), (*in_dims[:4], in_dims[5]), info.batch_size)
-    return torch.ops.pfl_fast.cpn_route.default(*batched, eps, seeds, tau), (0, 0)
-
-
-@backend.vmap("cpn_route_backward")
-def _(
-    info: Any,
-    in_dims: Any,
-    grad_global: Tensor,
-    grad_personal: Tensor,
-    h: Tensor,
-    a: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    eps: float,
-    seed: Tensor | None,
-    tau: float,
-) -> Any:
-    tensors = grad_global, grad_personal, h, a, gamma, beta, seed
-    *batched, seeds = all_to_front(tensors, (*in_dims[:6], in_dims[7]), info.batch_size)
-    return torch.ops.pfl_fast.cpn_route_backward.default(*batched, eps, seeds, tau), (0, 0, 0, 0)
+backend.once_differentiable("cpn_route")
+backend.vmap_to_leading_dimension("cpn_route")
+backend.vmap_to_leading_dimension("cpn_route_backward")

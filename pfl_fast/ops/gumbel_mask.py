@@ -1,6 +1,6 @@
-"""A stochastic feature mask with a straight-through gradient, and both products with it (FedPick's selector).
+"""A random feature mask with a straight-through gradient, multiplied with the features (FedPick's selector).
 
-    eps = log u - log(1 - u),  u = philox_uniform(seed, element)      the law of a difference of two Gumbel draws
+    eps = log u - log(1 - u),  u = philox_uniform(seed, element)      distributed as the difference of two Gumbel draws
     m_s = sigmoid((logits + eps) / tau)
     m   = 1 where m_s >= threshold, else 0, with the gradient of m_s  (hard)
         = m_s                                                         (soft)
@@ -9,7 +9,7 @@
     d/dz      = m * g_selected + (1 - m) * g_rest
     d/dlogits = m_s (1 - m_s) / tau * z * (g_selected - g_rest)
 
-The backward draws the noise again from the seed; only z, logits and the seed are kept.
+The backward draws the noise again from the seed; only z, logits and the seed are saved.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
+from pfl_fast.ops.support import check_device, check_float, check_int64, check_like, check_tensors, expect
 
 
 def gumbel_mask(
@@ -38,19 +39,19 @@ def gumbel_mask(
 
     Args:
         z: ``[*batch, *shape]`` features; float64, float32, bfloat16 or float16, any strides.
-        logits: like ``z``.
-        seed: ``[*batch]`` int64, one per client; a scalar tensor for one client. Elements are counted inside the
-            remaining dimensions, so stacked clients draw what they draw alone. May be None without noise.
+        logits: mask logits, of the shape and dtype of ``z``.
+        seed: ``[*batch]`` int64, one seed per client; a scalar tensor for one client. Noise is indexed within the
+            remaining dimensions, so a client draws the same noise stacked and alone. May be None if ``noise`` is False.
         tau: temperature of the soft mask, 1e-30 to 1e30.
-        threshold: between 0 and 1. The comparison is made as ``logits + noise >= tau * log(threshold / (1 -
-            threshold))``, which no rounding of the sigmoid disturbs.
-        hard: each value goes bit for bit to one of the results and 0 to the other; otherwise both get their share.
-        noise: False for evaluation: at threshold 0.5 the hard mask is then ``logits >= 0``, whatever ``tau`` is.
+        threshold: between 0 and 1. Compared as ``logits + noise >= tau * log(threshold / (1 - threshold))``, which
+            rounding of the sigmoid does not affect.
+        hard: True copies each value unchanged into one of the results, with 0 in the other; False splits it by ``m_s``.
+        noise: False for evaluation. At threshold 0.5 the hard mask is then ``logits >= 0`` for any ``tau``.
 
     Returns:
-        ``selected`` and ``rest``, like ``z``.
+        ``selected`` and ``rest``, of the shape and dtype of ``z``.
 
-    Gradients reach ``z`` and ``logits``, also twice.
+    Differentiable twice with respect to ``z`` and ``logits``.
 
     >>> z, logits = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([-1.0, 0.0, 2.0])
     >>> gumbel_mask(z, logits, None, noise=False)
@@ -59,52 +60,33 @@ def gumbel_mask(
     >>> torch.equal(selected + rest, z)
     True
     """
-    _expect_tensor("z", z)
-    _expect_tensor("logits", logits)
+    check_tensors("gumbel_mask", z=z, logits=logits)
     if noise:
-        _expect_tensor("seed", seed)
-    used = seed if noise else None
+        check_tensors("gumbel_mask", seed=seed)
+    else:
+        seed = None
     if backend.uses_native():
-        return cast(tuple[Tensor, Tensor], backend.call("gumbel_mask", z, logits, used, tau, threshold, hard))
-    _check(z, logits, used, tau, threshold)
-    return reference.gumbel_mask(z, logits, used, tau, threshold, hard)
-
-
-def _expect_tensor(name: str, value: object) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"pfl_fast::gumbel_mask: {name} must be a tensor, got {type(value).__name__}")
+        return cast(tuple[Tensor, Tensor], backend.call("gumbel_mask", z, logits, seed, tau, threshold, hard))
+    _check(z, logits, seed, tau, threshold)
+    return reference.gumbel_mask(z, logits, seed, tau, threshold, hard)
 
 
 def _check(
     z: Tensor, logits: Tensor, seed: Tensor | None, tau: float, threshold: float, op: str = "gumbel_mask"
 ) -> None:
-    """The contract in csrc/gumbel_mask.h, for the paths that do not reach it."""
-
-    def expect(condition: bool, what: str) -> None:
-        if not condition:
-            raise RuntimeError(f"pfl_fast::{op}: {what}")
-
-    expect(z.dtype in backend.FLOATS, f"z must be float64, float32, bfloat16 or float16, got {z.dtype}")
-    _expect_like("logits", logits, z, op)
+    """Raises if an argument violates the contract in csrc/gumbel_mask.h."""
+    check_float(op, "z", z)
+    check_like(op, "logits", logits, "z", z)
     if seed is not None:
-        expect(seed.dtype == torch.int64, f"seed must be an int64 tensor, got {seed.dtype}")
-        expect(seed.device == z.device, f"seed must be on the device of z, {z.device}, got {seed.device}")
+        check_int64(op, "seed", seed)
+        check_device(op, "seed", seed, "z", z)
         expect(
+            op,
             seed.shape == z.shape[: seed.dim()],
             f"seed must have the leading dimensions of z, {list(z.shape)}, got shape {list(seed.shape)}",
         )
-    expect(1e-30 <= tau <= 1e30, f"tau must be positive, from 1e-30 to 1e30, got {tau}")
-    expect(0 < threshold < 1, f"threshold must be between 0 and 1, got {threshold}")
-
-
-def _expect_like(name: str, tensor: Tensor, z: Tensor, op: str) -> None:
-    for what, mine, theirs in (
-        ("have the dtype of", tensor.dtype, z.dtype),
-        ("be on the device of", tensor.device, z.device),
-        ("have the shape of", list(tensor.shape), list(z.shape)),
-    ):
-        if mine != theirs:
-            raise RuntimeError(f"pfl_fast::{op}: {name} must {what} z, {theirs}, got {mine}")
+    expect(op, 1e-30 <= tau <= 1e30, f"tau must be positive, from 1e-30 to 1e30, got {tau}")
+    expect(op, 0 < threshold < 1, f"threshold must be between 0 and 1, got {threshold}")
 
 
 @backend.fake("gumbel_mask")
@@ -133,17 +115,17 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     op = "gumbel_mask_backward"
     _check(z, logits, seed, tau, threshold, op)
-    _expect_like("grad_selected", grad_selected, z, op)
-    _expect_like("grad_rest", grad_rest, z, op)
+    check_like(op, "grad_selected", grad_selected, "z", z)
+    check_like(op, "grad_rest", grad_rest, "z", z)
     return z.new_empty(z.shape), z.new_empty(z.shape)
 
 
-def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
     z, logits, seed, *ctx.options = inputs
     ctx.save_for_backward(z, logits, seed)
 
 
-@backend.gradient("gumbel_mask", setup_context=_save_inputs)
+@backend.backward("gumbel_mask", setup_context=_setup_context)
 def _(ctx: Any, grad_selected: Tensor, grad_rest: Tensor) -> tuple[Any, ...]:
     grad_z, grad_logits = torch.ops.pfl_fast.gumbel_mask_backward(
         grad_selected, grad_rest, *ctx.saved_tensors, *ctx.options
@@ -151,14 +133,14 @@ def _(ctx: Any, grad_selected: Tensor, grad_rest: Tensor) -> tuple[Any, ...]:
     return grad_z, grad_logits, None, None, None, None
 
 
-def _save_backward_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
     *tensors, ctx.tau, ctx.threshold, ctx.hard = inputs
     ctx.save_for_backward(*tensors)
 
 
-@backend.gradient("gumbel_mask_backward", setup_context=_save_backward_inputs)
+@backend.backward("gumbel_mask_backward", setup_context=_setup_backward_context)
 def _(ctx: Any, v_z: Tensor, v_logits: Tensor) -> tuple[Any, ...]:
-    """Second derivatives, with slope = m_s (1 - m_s) / tau = dm/dlogits, also for the hard mask.
+    """Second derivatives, with slope = dm/dlogits = m_s (1 - m_s) / tau, for the hard mask too.
 
     d/d g_selected = m v_z + slope z v_logits
     d/d g_rest     = (1 - m) v_z - slope z v_logits
@@ -166,29 +148,15 @@ def _(ctx: Any, v_z: Tensor, v_logits: Tensor) -> tuple[Any, ...]:
     d/d logits     = slope (g_selected - g_rest) (v_z + (1 - 2 m_s) / tau z v_logits)
     """
     g_selected, g_rest, z, logits, seed = ctx.saved_tensors
-    split = torch.ops.pfl_fast.gumbel_mask
-    soft, opposite = split(torch.ones_like(z), logits, seed, ctx.tau, ctx.threshold, False)
-    slope = soft * opposite / ctx.tau
-    through_z, past_z = split(v_z, logits, seed, ctx.tau, ctx.threshold, ctx.hard)
-    through_mask = slope * z * v_logits
-    pull = slope * (g_selected - g_rest)
-    d_logits = pull * (v_z + (opposite - soft) / ctx.tau * z * v_logits)
-    return through_z + through_mask, past_z - through_mask, pull * v_logits, d_logits, None, None, None, None
+    gumbel_mask = torch.ops.pfl_fast.gumbel_mask
+    m_s, one_minus_m_s = gumbel_mask(torch.ones_like(z), logits, seed, ctx.tau, ctx.threshold, False)
+    slope = m_s * one_minus_m_s / ctx.tau
+    selected_v_z, rest_v_z = gumbel_mask(v_z, logits, seed, ctx.tau, ctx.threshold, ctx.hard)
+    mask_term = slope * z * v_logits
+    slope_g = slope * (g_selected - g_rest)
+    d_logits = slope_g * (v_z + (one_minus_m_s - m_s) / ctx.tau * z * v_logits)
+    return selected_v_z + mask_term, rest_v_z - mask_term, slope_g * v_logits, d_logits, None, None, None, None
 
 
-def _to_front(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
-    if tensor is None or dim is not None:
-        return tensor if tensor is None else tensor.movedim(cast(int, dim), 0)
-    return tensor.expand(size, *tensor.shape)
-
-
-@backend.vmap("gumbel_mask")
-def _(info: Any, in_dims: Any, z: Tensor, logits: Tensor, seed: Tensor | None, *options: Any) -> Any:
-    tensors = [_to_front(t, d, info.batch_size) for t, d in zip((z, logits, seed), in_dims, strict=False)]
-    return torch.ops.pfl_fast.gumbel_mask(*tensors, *options), (0, 0)
-
-
-@backend.vmap("gumbel_mask_backward")
-def _(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    tensors = [_to_front(t, d, info.batch_size) for t, d in zip(arguments[:5], in_dims, strict=False)]
-    return torch.ops.pfl_fast.gumbel_mask_backward(*tensors, *arguments[5:]), (0, 0)
+backend.vmap_to_leading_dimension("gumbel_mask")
+backend.vmap_to_leading_dimension("gumbel_mask_backward")

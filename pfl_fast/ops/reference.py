@@ -1,4 +1,4 @@
-"""Every operator again in plain torch: what it means, and what runs where there is no native library."""
+"""Reference implementations of all operators in plain torch, also used if the native library is not available."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def aggregate(stacked: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
-    """``out_t[m] = sum_n weights[m, n] * stacked_t[n]``, summed in float32 (float64 for float64 tensors)."""
+    """Returns ``out_t[m] = sum_n weights[m, n] * stacked_t[n]``, summed in float32 (float64 for float64 tensors)."""
     results = []
     for x in stacked:
         sum_type = torch.promote_types(x.dtype, torch.float32)
@@ -19,14 +19,14 @@ def aggregate(stacked: Sequence[Tensor], weights: Tensor) -> list[Tensor]:
 
 
 def count_nonfinite(stacked: Sequence[Tensor], clients: int) -> Tensor:
-    """How many values of each client's rows are NaN or infinite."""
+    """Returns the number of NaN and infinite values in each client's rows."""
     counts = [torch.isfinite(x).logical_not().reshape(clients, -1).sum(1) for x in stacked if x.numel()]
     device = stacked[0].device if stacked else None
     return torch.stack(counts).sum(0) if counts else torch.zeros(clients, dtype=torch.int64, device=device)
 
 
 def philox_uniform(seed: Tensor, shape: Sequence[int]) -> Tensor:
-    """Philox4x32-10 in int64 arithmetic: products wrap around, and shifts and masks take them apart."""
+    """Computes Philox4x32-10 in int64 arithmetic: products wrap, shifts and masks extract their 32-bit halves."""
     low = 0xFFFFFFFF
     numel = math.prod(shape)
     block = torch.arange((numel + 3) // 4, device=seed.device).expand(*seed.shape, -1)
@@ -54,7 +54,7 @@ def sgd_(
     proximal: float = 0.0,
     first_step: bool = False,
 ) -> None:
-    """One step of SGD in place, operation by operation as in ``torch.optim.SGD``, in float32 for half types."""
+    """Performs one in-place SGD step with the operations of ``torch.optim.SGD``, in float32 for half types."""
     for t, param in enumerate(params):
         sum_type = torch.promote_types(param.dtype, torch.float32)
         p, g = param.to(sum_type), grads[t].to(sum_type)
@@ -71,7 +71,7 @@ def sgd_(
 
 
 def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> tuple[Tensor, Tensor]:
-    """``(r * h, s * h)`` with [r; s] = softmax over the halves of ``a``, logistic noise on the first with a seed."""
+    """Returns ``(r * h, s * h)`` with [r; s] = softmax over the halves of ``a``; a seed adds noise to the first."""
     sum_type = torch.promote_types(h.dtype, torch.float32)
     pairs = a.to(sum_type).unflatten(-1, (2, h.shape[-1]))
     if seed is not None:
@@ -83,11 +83,11 @@ def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) ->
 
 
 def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:
-    """Convolution, ReLU and pooling one after the other; clients are groups of one convolution, as under vmap."""
+    """Applies convolution, ReLU and max-pooling; stacked clients are groups of one convolution, as under vmap."""
     sum_type = torch.promote_types(x.dtype, torch.float32)
     batch, (samples, channels), size = x.shape[:-4], x.shape[-4:-2], x.shape[-2:]
     outputs, clients = weight.shape[-4], math.prod(batch)
-    if clients * samples == 0:  # which convolutions do not take
+    if clients * samples == 0:  # an empty batch has no groups to convolve
         height, width = ((side + 2 * padding - weight.shape[-1] + 1) // 2 for side in size)
         return (x.sum() + weight.sum() + bias.sum()).expand(*batch, samples, outputs, height, width)
     images = x.to(sum_type).reshape(clients, samples, channels, *size).transpose(0, 1).flatten(1, 2)
@@ -99,7 +99,7 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """One matrix product, of stacked clients a batched one, and the bias added."""
+    """Returns ``x @ weight.mT + bias``, a batched product for stacked clients."""
     sum_type = torch.promote_types(x.dtype, torch.float32)
     product = x.to(sum_type) @ weight.to(sum_type).mT
     return (product if bias is None else product + bias.to(sum_type).unsqueeze(-2)).to(x.dtype)
@@ -108,7 +108,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linear_step_(
     weight: Tensor, grad: Tensor, x: Tensor, *, lr: float, weight_decay: float = 0.0, start: Tensor | None = None
 ) -> None:
-    """The gradient as one matrix product, and a step of SGD with it."""
+    """Computes the gradient as one matrix product and performs an SGD step with it."""
     sum_type = torch.promote_types(weight.dtype, torch.float32)
     old = (weight if start is None else start).to(sum_type)
     gradient = grad.to(sum_type).mT @ x.to(sum_type)
@@ -118,9 +118,9 @@ def linear_step_(
 
 
 def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
-    """As FedCP's code has it: three Gram matrices, distances from them, one exponential per bandwidth, the mean.
+    """Computes the MMD as FedCP's code does, with distances from Gram matrices and one exponential per bandwidth.
 
-    Distances are differences of sums here, so that rounding makes some negative; those count as 0.
+    Such distances are differences of sums and may be negative by rounding; they are clamped to 0.
     """
     sum_type = torch.promote_types(x.dtype, torch.float32)
     x, y = x.to(sum_type), y.to(sum_type)
@@ -143,14 +143,14 @@ def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
 def gumbel_mask(
     z: Tensor, logits: Tensor, seed: Tensor | None, tau: float = 1.0, threshold: float = 0.5, hard: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """``z * m, z * (1 - m)`` with a logistic-noise mask (none without a seed), straight-through if ``hard``."""
+    """Returns ``z * m, z * (1 - m)``: logistic noise in the mask if there is a seed, straight-through if ``hard``."""
     sum_type = torch.promote_types(z.dtype, torch.float32)
     noisy = logits.to(sum_type)
     if seed is not None:
         noisy = noisy + torch.logit(philox_uniform(seed, z.shape[seed.dim() :]).to(sum_type))
     mask = torch.sigmoid(noisy / tau)
     if hard:
-        # 1[mask >= threshold], asked of the argument: rounding of the sigmoid cannot move the border.
+        # mask >= threshold, compared before the sigmoid so that its rounding cannot change the result.
         chosen = (noisy >= tau * math.log(threshold / (1 - threshold))).to(sum_type)
         mask = chosen + (mask - mask.detach())
     wide = z.to(sum_type)
@@ -164,7 +164,7 @@ def mix(
     segments: Sequence[int] | None = None,
     hard: bool = False,
 ) -> list[Tensor]:
-    """``local + c * (global - local)``, exactly local where c is 0 and global where c is 1; c = choice[segment]."""
+    """Returns ``local + c * (global_ - local)``, exactly local for c = 0 and global for c = 1; c = choice[segment]."""
     results = []
     for t, (x, y) in enumerate(zip(local, global_, strict=True)):
         sum_type = torch.promote_types(x.dtype, torch.float32)
@@ -178,11 +178,11 @@ def mix(
 
 
 def _mix_one(x: Tensor, y: Tensor, c: Tensor, hard: bool) -> Tensor:
-    """Where the value is one of the two tensors, a term that is zero carries the gradient of the choice."""
+    """Mixes one tensor. Where c selects x or y, a term that is zero carries the gradient of c."""
     value = (c >= 0.5).to(c.dtype) if hard else c.detach()
     selects = (value == 0) | (value == 1)
     difference = y - x
-    # A copy that is not chosen may be infinite or NaN: its difference must not reach result or gradients.
+    # The value that is not selected may be infinite or NaN, and must not reach the result or the gradients.
     difference = torch.where(selects & ~torch.isfinite(difference), torch.zeros_like(difference), difference)
     selected = torch.where(value == 1, y, x) + (c - c.detach()) * difference
     return torch.where(selects, selected, x + c * difference)
@@ -197,7 +197,7 @@ def cpn_route(
     seed: Tensor | None = None,
     tau: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """``route`` by ``relu(layer_norm(a) * gamma + beta)``, in float32 (float64 for float64 tensors)."""
+    """Applies ``route`` with ``relu(layer_norm(a) * gamma + beta)``, in float32 (float64 for float64 tensors)."""
     sum_type = torch.promote_types(h.dtype, torch.float32)
     width = [a.shape[-1]]
     if gamma.dim() == 1:
@@ -212,7 +212,7 @@ def cpn_route(
 def take_normalized(
     images: Tensor, index: Tensor, mean: Tensor, std: Tensor, channels_last: bool, dtype: torch.dtype
 ) -> Tensor:
-    """``(images[index] / 255 - mean) / std`` as [*batch, C, H, W], in float32 (float64 for float64), rounded once."""
+    """Returns ``(images[index] / 255 - mean) / std`` as [*batch, C, H, W], rounded once from float32 (float64)."""
     sum_type = torch.promote_types(dtype, torch.float32)
     values = images[index].to(sum_type).div(255).sub(mean.to(sum_type)).div(std.to(sum_type))
     result = values.to(dtype).movedim(-1, -3)
@@ -220,7 +220,7 @@ def take_normalized(
 
 
 def distill_losses(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Means over the batch of two cross-entropies, minus the entropy of ``y_u``, and a symmetric KL divergence."""
+    """Returns batch means of two cross-entropies, the negative entropy of ``y_u`` and a symmetric KL divergence."""
     sum_type = torch.promote_types(y_g.dtype, torch.float32)
     log_g, log_p, log_u = (y.to(sum_type).log_softmax(-1) for y in (y_g, y_p, y_u))
     picked = target.unsqueeze(-1)
@@ -237,7 +237,7 @@ def distill_losses(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> tup
 def orthogonal_project(
     f_g: Tensor, f_p: Tensor, basis_g: Tensor, basis_p: Tensor, alpha: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``g = (f_g A_g) A_g^T``, ``p = (f_p A_p) A_p^T``, their blend, and ``g . p`` per sample; bases are constants."""
+    """Returns ``g = (f_g A_g) A_g^T``, ``p = (f_p A_p) A_p^T``, their weighted sum, and ``g . p`` per sample."""
     sum_type = torch.promote_types(f_g.dtype, torch.float32)
 
     def project(features: Tensor, basis: Tensor) -> Tensor:

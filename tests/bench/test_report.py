@@ -111,7 +111,7 @@ def test_results_are_kept_with_six_digits(tmp_path):
 
 
 def test_a_table_needs_results(tmp_path):
-    with pytest.raises(SystemExit, match=r"python -m bench\.end_to_end makes them"):
+    with pytest.raises(SystemExit, match=r"python -m bench\.end_to_end measures them"):
         command.main(["--table", "--out", str(tmp_path / "none.json")])
 
 

@@ -1,20 +1,20 @@
-"""The yardstick computes what the library computes: a second implementation of every method, from the papers alone."""
+"""The yardstick, a second implementation of every method written from the papers, equals the library."""
 
 import pytest
 import torch
 
-from bench.end_to_end.twin import renamed, twin
+from bench.end_to_end.to_yardstick import renamed, to_yardstick
 from bench.yardstick import CLIENTS
 from pfl_fast.ops import reference
 from pfl_fast.randomness import key
 from tests.engine import toys
 
 pytestmark = pytest.mark.usefixtures("one_core")
-EPOCHS = {"fedafk": 2}  # one of the extractors, one of the head
+EPOCHS = {"fedafk": 2}  # one epoch for the extractors, one for the head
 
 
 class LibraryBatches:
-    """The library's batches and noise of one client, epoch after epoch."""
+    """One client's batches and noise in the library, for successive epochs."""
 
     def __init__(self, experiment, client):
         self.data, self.seed, self.client = experiment.data, experiment.settings.seed, client
@@ -33,9 +33,9 @@ class LibraryBatches:
         return reference.philox_uniform(torch.tensor(noise), z.shape).to(z.dtype)
 
 
-def same_twin(experiment):
+def yardstick_with_same_batches(experiment):
     batches = [LibraryBatches(experiment, client) for client in range(experiment.data.clients)]
-    server = twin(experiment, batches)
+    server = to_yardstick(experiment, batches)
     for client, own in zip(server.clients, batches, strict=True):
         client.uniform = own.uniform
     return server
@@ -51,7 +51,7 @@ def assert_equal(mine, theirs):
 @pytest.mark.parametrize("method", CLIENTS)
 def test_two_rounds_equal_the_library(method, values):
     values = {"momentum": 0.0, "eval_at": "after_agg", **values}
-    server = same_twin(toys.experiment(method, **values))
+    server = yardstick_with_same_batches(toys.experiment(method, **values))
     before = {name: value.clone() for name, value in server.clients[0].state_dict().items()}
     rounds = [server.round(), server.round()]
     with toys.ran(method, **values) as running:
@@ -70,7 +70,7 @@ def test_the_cnn_of_plain_layers_equals_the_librarys():
     sizes, tests = (6, 3), 2
     images = toys.images(sum(sizes) + tests * len(sizes), shape=(16, 16, 1))
     values = {"sizes": sizes, "tests": tests, "dataset": images, "model": "cnn", "rounds": 1, "eval_at": "after_agg"}
-    server = same_twin(toys.experiment("fedavg", **values))
+    server = yardstick_with_same_batches(toys.experiment("fedavg", **values))
     assert not any(type(layer).__module__.startswith("pfl_fast") for layer in server.clients[0].modules())
     server.round()
     with toys.ran("fedavg", **values) as running:
@@ -78,14 +78,14 @@ def test_the_cnn_of_plain_layers_equals_the_librarys():
         assert_equal(renamed(running.round.client_tensors(1), theirs), theirs)
 
 
-def test_numbers_of_a_method_are_taken_over():
-    server = same_twin(toys.experiment("fedcp", lam=7.0, lr=0.02))
+def test_options_and_learning_rate_are_passed_on():
+    server = yardstick_with_same_batches(toys.experiment("fedcp", lam=7.0, lr=0.02))
     assert (server.clients[3].lam, server.lr) == (7.0, 0.02)
 
 
-def test_loaders_have_every_sample_once_and_a_new_order():
+def test_loaders_shuffle_all_samples():
     experiment = toys.experiment("fedavg")
-    server = twin(experiment)
+    server = to_yardstick(experiment)
     epochs = [torch.cat([x for x, _ in server.train_batches[0]]) for _ in range(2)]
     mine, _ = experiment.data.take(experiment.data.indices("train", 0))
     assert not torch.equal(*epochs)
@@ -93,8 +93,8 @@ def test_loaders_have_every_sample_once_and_a_new_order():
         assert sorted(epoch.tolist()) == sorted(mine.tolist())
 
 
-def test_seconds_are_those_of_the_round():
-    server = twin(toys.experiment("fedper"))
+def test_seconds_by_part_of_a_round():
+    server = to_yardstick(toys.experiment("fedper"))
     record = server.round()
     assert list(record["seconds_by_part"]) == ["data", "local", "aggregate", "send", "evaluate"]
     assert all(seconds >= 0 for seconds in record["seconds_by_part"].values())

@@ -8,7 +8,7 @@ VISION = {"resnet18", "mobilenet-v2", "efficientnet-b0", "densenet121"}
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Hundreds of tiny layers: several threads would spend their time waiting for each other on a busy machine."""
+    """Uses one thread: for hundreds of tiny layers synchronising threads takes longer than computing."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -27,6 +27,6 @@ needs_torchvision = pytest.mark.skipif(not _torchvision_works(), reason="torchvi
 
 
 def named(name, *arguments):
-    """Test parameters that start with a model's name, skipped where it needs a torchvision that is not there."""
+    """Returns test parameters that start with a model's name, skipped if the model needs a missing torchvision."""
     assert name in MODELS
     return pytest.param(name, *arguments, marks=[needs_torchvision] if name in VISION else [])

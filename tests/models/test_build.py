@@ -1,4 +1,4 @@
-"""Building by name: weights follow from the seed, mistakes get an answer."""
+"""Models built by name: weights depend on the seed only, and mistakes are explained."""
 
 import sys
 import urllib.error
@@ -35,7 +35,7 @@ def inputs(name, batch, seed=0):
 
 
 @pytest.mark.parametrize("name", [named(name) for name in MODELS if name != "alexnet"])
-def test_weights_follow_from_the_seed_alone(name):
+def test_weights_depend_on_the_seed_only(name):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = small(name).state_dict()
@@ -59,7 +59,7 @@ def test_forward_gradients_and_no_torch_randomness(name):
     assert torch.isfinite(logits).all()
     logits.square().sum().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
-    # One sample is fine at evaluation, BatchNorm or not; so is none.
+    # In evaluation mode one sample is enough, with BatchNorm too.
     assert model.eval()(inputs(name, 1)).shape == (1, 5)
 
 
@@ -69,7 +69,7 @@ def test_empty_batch(name):
 
 
 @pytest.mark.parametrize(("cut", "head"), [("fc", "stack"), ("conv", "stack")])
-def test_cuts_of_the_digits_cnn_are_the_same_function(cut, head):
+def test_every_cut_of_the_digits_cnn_computes_the_same_logits(cut, head):
     whole = small("digits-cnn").eval()
     other = small("digits-cnn", cut=cut, head=head).eval()
     x = inputs("digits-cnn", 3)
@@ -93,7 +93,7 @@ def test_mlp_without_hidden_layers_is_linear():
 
 @needs_torchvision
 @pytest.mark.parametrize("name", ["mobilenet-v2", "efficientnet-b0"])
-def test_dropout_is_the_end_of_the_extractor(name):
+def test_dropout_is_the_last_layer_of_the_extractor(name):
     model = small(name)
     last = list(model.extractor.classifier.children())
     assert isinstance(last[0], SeededDropout)
@@ -121,7 +121,7 @@ def test_stochastic_depth_drops_whole_samples():
         ("digits-cnn", {"cutt": "fc"}, ["'digits-cnn'", "no option 'cutt'", "cut, head", "did you mean 'cut'"]),
         ("cnn", {"width": 3}, ["'cnn' has no option 'width'", "it has none"]),
         ("digits-cnn", {"cut": "cov"}, ["cut must be one of fc, conv", "did you mean 'conv'"]),
-        ("digits-cnn", {"head": "linear"}, ["linear already", "cut='conv'"]),
+        ("digits-cnn", {"head": "linear"}, ["already linear", "cut='conv'"]),
         ("digits-cnn", {"cut": "conv", "head": "deep"}, ["head must be one of stack, linear"]),
         ("alexnet", {"cut": "fc7", "input_shape": (3, 63, 63)}, ["cut must be one of relu7, fc6"]),
         ("mlp", {"hidden": "128"}, ["hidden must be a list", "'128'"]),
@@ -130,13 +130,13 @@ def test_stochastic_depth_drops_whole_samples():
         ("mlp", {"hidden": [True]}, ["hidden must be an integer of at least 1"]),
         ("resnet18", {"pretrained": "yes"}, ["'resnet18'", "pretrained must be true or false"]),
         ("resnet18", {"pretrained": True, "input_shape": (1, 28, 28)}, ["3 channels", "has 1", "pretrained=false"]),
-        ("cnn", {"input_shape": (1, 8, 8)}, ["'cnn'", "at least 16x16", "1x8x8", "take 'mlp'"]),
+        ("cnn", {"input_shape": (1, 8, 8)}, ["'cnn'", "at least 16x16", "1x8x8", "use 'mlp'"]),
         ("cnn", {"input_shape": (1, 16, 15)}, ["at least 16x16", "1x16x15"]),
-        ("alexnet", {"input_shape": (3, 32, 32)}, ["at least 63x63", "take 'cnn'"]),
-        ("cnn", {"input_shape": (20,)}, ["images", "features (20)", "take 'mlp'"]),
-        ("cnn", {"input_shape": (200,), "vocabulary": 50}, ["text", "vocabulary 50", "take 'fasttext'"]),
-        ("mlp", {"input_shape": (200,), "vocabulary": 50}, ["images and features", "text", "take 'fasttext'"]),
-        ("fasttext", {"input_shape": (3, 32, 32)}, ["takes text", "3x32x32", "take 'cnn'"]),
+        ("alexnet", {"input_shape": (3, 32, 32)}, ["at least 63x63", "use 'cnn'"]),
+        ("cnn", {"input_shape": (20,)}, ["images", "features (20)", "use 'mlp'"]),
+        ("cnn", {"input_shape": (200,), "vocabulary": 50}, ["text", "vocabulary 50", "use 'fasttext'"]),
+        ("mlp", {"input_shape": (200,), "vocabulary": 50}, ["images and features", "text", "use 'fasttext'"]),
+        ("fasttext", {"input_shape": (3, 32, 32)}, ["takes text", "3x32x32", "use 'cnn'"]),
         ("fasttext", {"input_shape": (3, 4), "vocabulary": 5}, ["one sequence of tokens", "3x4"]),
         ("fasttext", {"input_shape": (3,), "vocabulary": 5, "width": 0}, ["width must be an integer of at least 1"]),
     ],
@@ -190,7 +190,7 @@ def test_pretrained_without_network(monkeypatch):
 
 @needs_torchvision
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet-v2"])
-def test_pretrained_weights_with_a_head_of_the_seed(name, monkeypatch):
+def test_pretrained_extractor_with_a_seeded_head(name, monkeypatch):
     import torchvision
     from torchvision.models import _api
 

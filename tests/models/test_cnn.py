@@ -1,4 +1,4 @@
-"""``cnn`` is the papers' stack of plain layers, whatever it is made of."""
+"""``cnn`` equals the papers' model written with plain torch layers."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def plain_layers(channels, flat):
 
 @pytest.mark.parametrize(("shape", "flat"), [((1, 28, 28), 1024), ((3, 32, 33), 1600)])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_initial_values_logits_and_gradients_of_the_plain_layers(shape, flat, memory_format):
+def test_initial_values_logits_and_gradients_equal_the_plain_layers(shape, flat, memory_format):
     torch.manual_seed(0)
     model = cnn(shape, 10)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Models of one's own by ``package.module:attribute``, or as objects."""
+"""User models by ``package.module:attribute`` or as objects."""
 
 import sys
 import textwrap
@@ -64,7 +64,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "broken_net.py").write_text("import no_such_thing")
     (tmp_path / "helper_of_own_net.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    # As in an installed command, whose sys.path has no current folder.
+    # An installed command has no current folder in sys.path.
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in {"", str(tmp_path)}])
     yield tmp_path
     for name in ("own_net", "broken_net", "helper_of_own_net"):
@@ -125,18 +125,18 @@ def test_text():
         ("own_net:value", {}, "'own_net:value' must be an nn.Module.*got int"),
         ("own_net:number", {}, "must be an nn.Module.*got int"),
         ("own_net:boom", {}, r"calling it with \(input_shape=\(2, 3\), classes=4\) failed: KeyError: 'oops'"),
-        ("own_net:Net", {}, "say which of its submodules is the head, for example head='fc'"),
+        ("own_net:Net", {}, "name the submodule that is the head, for example head='fc'"),
         ("own_net:Net", {"head": "fv"}, "no submodule 'fv'.*last linear layer is 'fc'"),
         ("own_net:Net", {"heat": "fc"}, "no option 'heat' .*did you mean 'head'"),
-        ("own_net:instance", {"head": "fc", "classes": 5}, r"must make \[b, 5\] logits, got \[2, 4\]"),
+        ("own_net:instance", {"head": "fc", "classes": 5}, r"must return \[b, 5\] logits, got \[2, 4\]"),
         ("own_net:instance", {"head": "fc", "input_shape": (2, 4)}, r"cannot take an input of shape \[2, 2, 4\]"),
-        ("own_net:make_wrong", {}, r"must make \[b, 4\] logits, got \[2, 99\]"),
+        ("own_net:make_wrong", {}, r"must return \[b, 4\] logits, got \[2, 99\]"),
         (
             "own_net:make_backbone",
             {"input_shape": (2, 3), "vocabulary": 5},
             r"head of .* cannot take features of shape \[2, 6\]: R",
         ),
-        ("own_net:make_narrow", {}, r"must make \[b, 5\] features, got \[2, 6\]"),
+        ("own_net:make_narrow", {}, r"must return \[b, 5\] features, got \[2, 6\]"),
         ("own_net:Net", {"head": 3}, "no submodule 3 .*last linear layer is 'fc'"),
         ("own_net:alpha", {}, "'own_net:alpha': .*AlphaDropout"),
     ],
@@ -154,7 +154,7 @@ def test_objects():
         return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(input_shape).numel(), classes))
 
     assert own(make, head="1").feature_width == 6
-    with pytest.raises(ConfigError, match="model 'make': say which"):
+    with pytest.raises(ConfigError, match="model 'make': name the submodule"):
         own(make)
     with pytest.raises(ConfigError, match="no option 'x'"):
         own(make, x=1)

@@ -1,4 +1,4 @@
-"""The numbers of the papers: parameters and feature widths."""
+"""Parameter counts and feature widths of the papers."""
 
 import pytest
 import torch
@@ -119,7 +119,7 @@ def test_smallest_images_and_any_channels(name, channels, grow):
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize("name", [named(name) for name in MODELS if MODELS[name].smallest > 1])
 def test_images_below_the_smallest_cannot_run(name):
-    """Were the limit too strict, this would run."""
+    """If the limit were too strict, a smaller image would run."""
     shape = (3, MODELS[name].smallest - 1, MODELS[name].smallest - 1)
     with torch.device("meta"):
         model = MODELS[name].builder(shape, 1)

@@ -1,4 +1,4 @@
-"""Users' own modules, cut by the name of their head."""
+"""User modules split by the name of their head."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests.models.conftest import needs_torchvision
 
 
 class Net(nn.Module):
-    """A classifier as users write it; ``end`` is what is done to the logits."""
+    """A typical user classifier; ``end`` is applied to the logits."""
 
     def __init__(self, end=lambda logits: logits):
         super().__init__()
@@ -38,7 +38,7 @@ def test_dotted_head(batch):
     assert isinstance(backbone.extractor.classifier[0], SeededDropout)
     assert {name for name in backbone.state_dict() if name.startswith("head.")} == {"head.weight", "head.bias"}
     assert "extractor.body.1.weight" in backbone.state_dict()
-    assert set(model.state_dict()) == names, "the user's module must stay as it was"
+    assert set(model.state_dict()) == names, "the user's module must not change"
     assert isinstance(model.classifier[0], nn.Dropout)
 
 
@@ -61,7 +61,7 @@ def test_weights_statistics_and_mode_are_kept(training):
     assert all(layer.training is training for layer in backbone.modules())
 
 
-def test_lazy_modules_are_made_real():
+def test_lazy_modules_are_initialised():
     model = nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3))
     backbone = split(model, "3", example_input=X)
     assert backbone.extractor[1].in_features == 6
@@ -84,17 +84,17 @@ def test_on_the_meta_device():
         lambda z: z.flip(1),
     ],
 )
-def test_head_that_is_not_the_last_thing(end):
+def test_head_that_is_not_the_last_layer(end):
     with pytest.raises(ConfigError, match=r"Net.*'classifier\.1' is not the last"):
         split(Net(end), "classifier.1", example_input=X)
 
 
-def test_change_of_the_logits_that_does_not_show_by_chance():
+def test_relu_after_the_head_is_found_even_if_all_logits_are_positive():
     model = Net(torch.relu)
     with torch.no_grad():
         model.classifier[1].bias.fill_(100)
     assert (model.eval()(X) > 0).all()
-    with pytest.raises(ConfigError, match="is not the last thing"):
+    with pytest.raises(ConfigError, match="is not the last layer of the model"):
         split(model, "classifier.1", example_input=X)
 
 
@@ -107,7 +107,7 @@ def test_head_that_is_used_twice():
         def forward(self, x):
             return self.fc(self.fc(x.flatten(1)))
 
-    with pytest.raises(ConfigError, match="'fc' is not the last thing"):
+    with pytest.raises(ConfigError, match="'fc' is not the last layer of the model"):
         split(Twice(), "fc", example_input=X)
 
 
@@ -138,7 +138,7 @@ def test_features_must_be_flat():
         def forward(self, x):
             return self.fc(x)
 
-    with pytest.raises(ConfigError, match=r"into the head 'fc' must be \[b, K\], got \[4, 2, 3\]"):
+    with pytest.raises(ConfigError, match=r"input of the head 'fc' must be \[b, K\], got \[4, 2, 3\]"):
         split(Spatial(), "fc", example_input=X)
 
 
@@ -148,7 +148,7 @@ def test_input_that_does_not_fit():
 
 
 def test_model_that_returns_no_tensor():
-    with pytest.raises(ConfigError, match="it returned tuple"):
+    with pytest.raises(ConfigError, match="and return a tensor, got tuple"):
         split(Net(lambda z: (z, z)), "classifier.1", example_input=X)
 
 
@@ -165,7 +165,7 @@ def test_alpha_dropout():
         split(model, "2", example_input=X)
 
 
-def test_randomness_of_torch():
+def test_model_that_uses_torchs_random_generator():
     class Noisy(nn.Module):
         def __init__(self):
             super().__init__()
@@ -175,7 +175,7 @@ def test_randomness_of_torch():
             return self.fc(functional.dropout(x.flatten(1), 0.5, self.training))
 
     model, before = Noisy(), torch.get_rng_state()
-    with pytest.raises(ConfigError, match=r"Noisy draws random numbers.*nn\.Dropout"):
+    with pytest.raises(ConfigError, match=r"Noisy uses torch's random generator.*nn\.Dropout"):
         split(model, "fc", example_input=X)
     assert torch.equal(before, torch.get_rng_state())
 
@@ -187,7 +187,7 @@ def test_other_models_of_torchvision(name, head, width):
 
     model = getattr(torchvision.models, name)(num_classes=7)
     x = torch.randn(2, 3, 64, 64)
-    if not head:  # its head is a convolution, and what goes into it is no vector
+    if not head:  # the head is a convolution, whose input is not [b, K]
         with pytest.raises(ConfigError, match=r"must be \[b, K\]|not the last"):
             split(model, "classifier.1", example_input=x)
         return

@@ -1,4 +1,4 @@
-"""Clients stacked under vmap do what they do one at a time, in training: logits, gradients, running statistics."""
+"""Clients stacked with vmap and single clients train alike: same logits, gradients and running statistics."""
 
 import copy
 
@@ -15,7 +15,7 @@ CLIENTS = 3
 
 
 def check(clients, x, y):
-    """Trains ``clients`` for one step, each on its own and all at once, and compares."""
+    """Compares one training step of single clients with one step of all of them stacked."""
     template = copy.deepcopy(clients[0])
     params, buffers = torch.func.stack_module_state(clients)
     seeds = torch.tensor([5, 6, 2**61 + 3][: len(clients)])
@@ -75,7 +75,7 @@ def test_text(dtype):
 
 
 def test_convolutions_of_alexnet():
-    """Its linear layers are too large for a quick test, and of the same kinds as the others'."""
+    """Omits the linear layers: they are too large for a quick test, and other models cover their kind."""
     torch.manual_seed(0)
     with torch.device("meta"):
         layers = build("alexnet", input_shape=(3, 63, 63), classes=4).extractor

@@ -1,4 +1,4 @@
-"""Which tensors belong together: BatchNorm's, and the groups of PartialFed."""
+"""Tensors of BatchNorm layers, and PartialFed's groups of tensors."""
 
 import pytest
 import torch
@@ -114,9 +114,7 @@ def test_names_of_the_groups():
 def test_groups_of_other_models():
     model = on_meta("digits-cnn")
     assert len(tensor_groups(model, "layer")) == 11
-    with pytest.raises(
-        ConfigError, match="'stage' needs a model with layer1 to layer4, such as resnet18; take 'layer'"
-    ):
+    with pytest.raises(ConfigError, match="'stage' needs a model with layer1 to layer4, such as resnet18; use 'layer'"):
         tensor_groups(model, "stage")
     with pytest.raises(ConfigError, match="one of stage, block, layer, got 'layers'; did you mean 'layer'"):
         tensor_groups(model, "layers")

@@ -21,7 +21,7 @@ def test_the_papers_sizes(features, depth, count):
 
 
 def test_layers_by_hand():
-    """The paper's network written out: two linear layers, LayerNorm over both halves, ReLU, softmax of the pair."""
+    """The paper's network in plain torch: two linear layers, LayerNorm over both halves, ReLU, softmax of the pair."""
     torch.manual_seed(0)
     policy = ConditionalPolicy(6, depth=2)
     nn.init.normal_(policy.norm.weight)
@@ -57,8 +57,8 @@ def test_native_and_reference_agree(norm, activation, policy):
     assert_close(native[0] + native[1], h)
 
 
-def test_norms_differ_as_they_should():
-    """ln normalizes both halves together, gn each on its own, bn every column over the batch."""
+def test_axes_of_each_norm():
+    """ln normalises both halves together, gn each half separately, bn each column over the batch."""
     a = torch.randn(6, 8) + torch.tensor([5.0] * 4 + [0.0] * 4)
     assert_close(NORMS["ln"](8)(a).mean(1), torch.zeros(6))
     assert_close(NORMS["gn"](8)(a)[:, :4].mean(1), torch.zeros(6))
@@ -74,7 +74,7 @@ def test_one_context_for_all_samples(norm):
             assert_close(mine, theirs)
 
 
-def test_noise_is_the_seeds():
+def test_noise_depends_on_the_seed_only():
     policy, h = ConditionalPolicy(4, policy="gumbel").eval(), torch.randn(3, 4)
     one, again, other = (policy(h, h, torch.tensor(seed))[0] for seed in (1, 1, 2))
     assert same_bits(one, again)
@@ -131,7 +131,7 @@ def test_the_seed_must_fit_the_policy():
         ConditionalPolicy(4)(h, h, torch.tensor(1))
 
 
-def test_the_module_survives_its_state_dict():
+def test_state_dict_restores_the_module():
     policy, other, h = ConditionalPolicy(4, depth=3), ConditionalPolicy(4, depth=3), torch.randn(3, 4)
     other.load_state_dict(policy.state_dict())
     for mine, theirs in zip(policy(h, h), other(h, h), strict=True):

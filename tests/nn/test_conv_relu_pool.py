@@ -8,14 +8,14 @@ from pfl_fast.testing import assert_close
 
 
 def pair(*arguments, **options):
-    """The layer, and the layers it stands for, from the same random numbers."""
+    """Returns the layer and the equivalent torch layers with the same initial values."""
     torch.manual_seed(4)
     layer = ConvReluPool(*arguments, **options)
     torch.manual_seed(4)
     return layer, nn.Sequential(nn.Conv2d(*arguments, **options), nn.ReLU(), nn.MaxPool2d(2))
 
 
-def test_names_and_initial_values_are_those_of_conv2d():
+def test_names_and_initial_values_equal_those_of_conv2d():
     layer, plain = pair(3, 8, 5, padding=2)
     assert isinstance(layer, nn.Conv2d)
     assert list(layer.state_dict()) == list(plain[0].state_dict()) == ["weight", "bias"]
@@ -24,7 +24,7 @@ def test_names_and_initial_values_are_those_of_conv2d():
 
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize(("channels", "padding"), [(1, 0), (3, 2)])
-def test_results_and_gradients_are_those_of_the_layers(implementation, channels, padding):
+def test_results_and_gradients_equal_those_of_the_layers(implementation, channels, padding):
     layer, plain = pair(channels, 8, 5, padding=padding)
     x = torch.randn(4, channels, 12, 13)
     with ops.use(implementation):

@@ -42,7 +42,7 @@ def test_gradients_reach_features_and_parameters():
     assert all(p.grad is not None and p.grad.any() for p in [z, *selector.parameters()])
 
 
-def test_clients_with_their_own_parameters_in_one_call():
+def test_stacked_clients_equal_single_clients():
     selectors = [FeatureSelector(8) for _ in range(3)]
     parameters, _ = torch.func.stack_module_state(selectors)
     z, seeds = torch.randn(3, 5, 8), torch.arange(3)
@@ -73,7 +73,7 @@ def test_widths_without_a_half_are_refused(features):
 
 
 @pytest.mark.parametrize(("tau", "threshold"), [(1.0, 0.5), (10.0, 0.5), (2.0, 0.3), (0.5, 0.9)])
-def test_what_it_selects_without_noise(tau, threshold):
+def test_selection_without_noise(tau, threshold):
     selector, z = FeatureSelector(64, tau, threshold).eval(), torch.randn(32, 64).exp()
     selects = selector.selects(3 * selector.logits(z))
     assert torch.equal(selects, selector.split(z, 3 * selector.logits(z))[0] > 0)

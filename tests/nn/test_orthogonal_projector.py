@@ -1,4 +1,4 @@
-"""``OrthogonalProjector``: ranks, the projectors' algebra, the ways bases are made, stacked clients."""
+"""``OrthogonalProjector``: ranks, algebra of the projections, construction of bases, stacked clients."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_inner_products_vanish_unless_relu_follows():
 
 
 def test_uniform_bases_put_the_norm_into_the_generic_subspace():
-    """The share of features that are not negative: about 87 % against 18 % (specification, 4.2)."""
+    """Share of the norm of non-negative features: about 87 % with uniform, 18 % with gaussian (specification, 4.2)."""
     f = torch.rand(64, 512)
     share = {}
     for basis in ("gaussian", "uniform"):
@@ -104,7 +104,7 @@ def test_remainder_goes_to_the_generic_subspace_if_asked(basis):
 
 
 @pytest.mark.parametrize("overflow", ["error", "cycle", "random"])
-def test_overflow_changes_nothing_where_all_fit(overflow):
+def test_overflow_has_no_effect_if_all_subspaces_fit(overflow):
     assert same_bits(OrthogonalProjector(30, 4, overflow=overflow).personal, OrthogonalProjector(30, 4).personal)
 
 
@@ -129,7 +129,7 @@ def test_random_subspaces_are_orthonormal_each_and_differ(basis):
 
 
 @each_basis
-def test_bases_depend_on_the_seed_alone(basis):
+def test_bases_depend_on_the_seed_only(basis):
     torch.manual_seed(1)
     first = OrthogonalProjector(30, 4, basis=basis, seed=3)
     torch.manual_seed(2)
@@ -140,7 +140,7 @@ def test_bases_depend_on_the_seed_alone(basis):
         assert not same_bits(first.generic, OrthogonalProjector(30, 4, basis=basis, seed=4).generic)
 
 
-def test_bases_are_buffers_that_follow_the_module():
+def test_bases_are_buffers():
     projector = OrthogonalProjector(30, 4)
     assert not list(projector.parameters())
     assert set(projector.state_dict()) == {"generic", "personal"}
@@ -165,8 +165,8 @@ def test_bases_are_buffers_that_follow_the_module():
             {"features": 9, "clients": 2, "rank": 5, "overflow": "cycle"},
             r"rank must be at most 4 with overflow='cycle'",
         ),
-        ({"features": 0, "clients": 2}, r"features must be at least 1, got 0"),
-        ({"features": 5, "clients": 0}, r"clients must be at least 1, got 0"),
+        ({"features": 0, "clients": 2}, r"features must be an integer of at least 1, got 0"),
+        ({"features": 5, "clients": 0}, r"clients must be an integer of at least 1, got 0"),
         ({"features": 5, "clients": 2, "basis": "fourier"}, r"basis must be one of gaussian, .*got 'fourier'"),
         ({"features": 5, "clients": 2, "remainder": "x"}, r"remainder must be one of unused, generic, got 'x'"),
         ({"features": 5, "clients": 2, "overflow": "x"}, r"overflow must be one of error, cycle, random, got 'x'"),

@@ -24,13 +24,13 @@ def test_values_are_dropped_or_scaled(shape, p):
 
 
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.9])
-def test_share_that_is_dropped(p):
+def test_dropped_fraction(p):
     y = SeededDropout(p)(torch.ones(100_003))
     assert (y == 0).double().mean().item() == pytest.approx(p, abs=0.01)
     assert y.mean().item() == pytest.approx(1, abs=0.05)
 
 
-def test_noise_follows_from_seed_and_salt_alone():
+def test_noise_depends_on_seed_and_salt_only():
     x = torch.ones(101)
     layer = SeededDropout(0.5)
     first = layer(x)
@@ -55,7 +55,7 @@ def test_small_seeds_and_salts_do_not_cancel():
     assert len(seen) == 16
 
 
-def test_torch_generator_is_left_alone():
+def test_torch_generator_is_not_used():
     before = torch.get_rng_state()
     SeededDropout(0.5)(torch.ones(10))
     assert torch.equal(torch.get_rng_state(), before)
@@ -72,7 +72,7 @@ def test_noise_is_shared_by_the_other_dimensions(dims, expected):
         assert set(noise.flatten().tolist()) == {0.0, 2.0}
 
 
-def test_gradient_passes_where_kept():
+def test_gradient_is_zero_where_dropped():
     layer = SeededDropout(0.5)
     x = torch.rand(31, requires_grad=True)
     y = layer(x)
@@ -88,7 +88,7 @@ def test_dtype_is_kept(dtype):
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 def test_stacked_clients_equal_the_loop(implementation):
     if implementation == "native" and not ops.NATIVE.available:
-        pytest.skip("the native library is not there")
+        pytest.skip("the native library is not available")
     with ops.use(implementation):
         check_stacked_clients()
 
@@ -131,7 +131,7 @@ def test_replace_finds_nested_and_shared_layers_and_keeps_the_rest():
     assert not any(layer.training for layer in model.modules())
 
 
-def test_replace_of_a_dropout_itself_and_of_seeded_ones():
+def test_replace_of_a_single_dropout_and_of_seeded_dropout():
     assert isinstance(replace_dropout(nn.Dropout(0.4)), SeededDropout)
     model = nn.Sequential(SeededDropout(0.5, salt=5), nn.Dropout(0.5))
     mine = model[0]

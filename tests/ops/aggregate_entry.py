@@ -1,4 +1,4 @@
-"""The contract entry of ``aggregate``."""
+"""Samples and errors of ``aggregate`` for the contract test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def call(weights: Tensor, *stacked: Tensor) -> tuple[Tensor, ...]:
     return tuple(ops.aggregate(list(stacked), weights))
 
 
-def meaning(weights: Tensor, *stacked: Tensor) -> tuple[Tensor, ...]:
+def expected(weights: Tensor, *stacked: Tensor) -> tuple[Tensor, ...]:
     return tuple(reference.aggregate(stacked, weights))
 
 
@@ -105,7 +105,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="aggregate",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0), (None, 0, 1), (None, None, 0), (0, None, None), (1, 1, None), (0, 2, None)],

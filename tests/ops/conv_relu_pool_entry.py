@@ -1,4 +1,4 @@
-"""The contract entry of ``conv_relu_pool``."""
+"""Samples and errors of ``conv_relu_pool`` for the contract test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def call(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> tuple[Ten
     return (ops.conv_relu_pool(x, weight, bias, padding),)
 
 
-def meaning(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> tuple[Tensor, ...]:
+def expected(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> tuple[Tensor, ...]:
     return (reference.conv_relu_pool(x, weight, bias, padding),)
 
 
@@ -30,7 +30,7 @@ def make(
     outputs: int = 3,
     kernel: int = 3,
 ) -> tuple[Tensor, ...]:
-    """``batch`` ends with the number of samples."""
+    """Returns random tensors; ``batch`` ends with the number of samples."""
     generator = torch.Generator().manual_seed(5)
     shapes = (*batch, channels, *size), (*batch[:-1], outputs, channels, kernel, kernel), (*batch[:-1], outputs)
     x, weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
@@ -99,7 +99,7 @@ def bad_inputs() -> list[BadInput]:
         BadInput("not square", lambda: op(x, w[..., :2], b), r"weight must be .*k, k\].*got \[3, 1, 3, 2\]"),
         BadInput("large kernel", lambda: op(x, large, b), r"k from 1 to 7.*got \[3, 1, 8, 8\].*run as conv2d"),
         BadInput("no outputs", lambda: op(x, w[:0], b[:0]), r"at least one channel, got \[0, 1, 3, 3\]"),
-        BadInput("bias", lambda: op(x, w, b[:2]), r"bias must be \[\*batch, o\] beside weight.*got \[2\]"),
+        BadInput("bias", lambda: op(x, w, b[:2]), r"bias must be \[\*batch, o\] \w+ weight.*got \[2\]"),
         BadInput("padding", lambda: op(x, w, b, 3), r"padding must be from 0 to k - 1 = 2, got 3"),
         BadInput("negative padding", lambda: op(x, w, b, -1), r"padding must be from 0 to k - 1 = 2, got -1"),
         BadInput("small", lambda: op(x[..., :3], w, b), r"x must be at least 4 pixels high and wide.*got.*8, 3\]"),
@@ -109,7 +109,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="conv_relu_pool",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0), (None, 0, 0), (1, None, None), (4, 2, 1), (0, 0, None)],

@@ -1,4 +1,4 @@
-"""The contract entry of ``cpn_route``."""
+"""Samples and errors of ``cpn_route`` for the contract test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def call(
     return ops.cpn_route(h, a, gamma, beta, eps, seed, tau)
 
 
-def meaning(
+def expected(
     h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, seed: Tensor | None = None, eps: float = 1e-5, tau: float = 1.0
 ) -> tuple[Tensor, ...]:
     return reference.cpn_route(h, a, gamma, beta, eps, seed, tau)
@@ -76,9 +76,7 @@ def bad_inputs() -> list[BadInput]:
     name = "pfl_fast::cpn_route: "
     return [
         BadInput("one row", lambda: route(h[0], a, g, b), name + r"h must be \[\*batch, b, K\], got shape \[2\]"),
-        BadInput(
-            "width", lambda: route(h, h, g, b), name + r"a must have shape \[3, 4\] beside h \[3, 2\], got \[3, 2\]"
-        ),
+        BadInput("width", lambda: route(h, h, g, b), name + r"a must have shape \[3, 4\] \w+ h \[3, 2\], got \[3, 2\]"),
         BadInput("gamma", lambda: route(h, a, g[:2], b), name + r"gamma must have shape \[4\].*got \[2\]"),
         BadInput("beta", lambda: route(h, a, g, b[None]), name + r"beta must have shape \[4\].*got \[1, 4\]"),
         BadInput("integers", lambda: route(h.long(), a, g, b), name + r"h must be float64.*got .*(Long|int64)"),
@@ -106,7 +104,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="cpn_route",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[

@@ -1,4 +1,4 @@
-"""The contract entry of ``distill_losses``."""
+"""Samples and errors of ``distill_losses`` for the contract test."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.ops.operators import BadInput, Operator, Sample
 
 
 def call(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-    # The contract batches arbitrary multiples of a sample's tensors: that must not take targets out of range.
+    # The contract test scales tensors to make batches; targets must stay in range.
     return ops.distill_losses(y_g, y_p, y_u, target % y_g.shape[-1])
 
 
-def meaning(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+def expected(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> tuple[Tensor, ...]:
     return reference.distill_losses(y_g, y_p, y_u, target % y_g.shape[-1])
 
 
@@ -90,7 +90,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="distill_losses",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0, 0), (0, 1, 2, 0), (None, 0, None, None), (0, None, 0, 1), (None, None, None, 0)],

@@ -1,7 +1,7 @@
-"""The contract entry of ``gumbel_mask``.
+"""Samples and errors of ``gumbel_mask`` for the contract test.
 
-Soft samples come first: a straight-through gradient is by design not the numerical one, and gradcheck takes the first
-five. The hard gradient is checked against its formula in test_gumbel_mask.py.
+Soft samples come first: gradcheck uses the first five, and a straight-through gradient differs from the numerical one
+by design. test_gumbel_mask.py checks the hard gradient against its formula.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def call(z: Tensor, logits: Tensor, seed: Tensor, **options: Any) -> tuple[Tenso
     return ops.gumbel_mask(z, logits, seed, **options)
 
 
-def meaning(z: Tensor, logits: Tensor, seed: Tensor, noise: bool = True, **options: Any) -> tuple[Tensor, ...]:
+def expected(z: Tensor, logits: Tensor, seed: Tensor, noise: bool = True, **options: Any) -> tuple[Tensor, ...]:
     return reference.gumbel_mask(z, logits, seed if noise else None, **options)
 
 
@@ -106,7 +106,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="gumbel_mask",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0), (0, 0, None), (None, None, 0), (1, 0, None), (0, None, 0), (None, 2, 0), (None, 1, None)],

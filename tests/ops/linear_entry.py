@@ -1,4 +1,4 @@
-"""The contract entry of ``linear``."""
+"""Samples and errors of ``linear`` for the contract test."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.ops.operators import BadInput, Operator, Sample
 
 
 def call(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The operator itself, as small products are left to torch by the function around it."""
+    """Calls the registered operator: ``ops.linear`` leaves small products to torch."""
     return (torch.ops.pfl_fast.linear.default(x, weight, bias),)
 
 
-def meaning(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+def expected(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
     return (reference.linear(x, weight, bias),)
 
 
@@ -24,7 +24,7 @@ def script(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
 
 
 def make(dtype: torch.dtype, *batch: int, inputs: int = 19, outputs: int = 5, bias: bool = True) -> tuple[Tensor, ...]:
-    """``batch`` ends with the number of rows."""
+    """Returns random tensors; ``batch`` ends with the number of rows."""
     generator = torch.Generator().manual_seed(5)
     shapes = [(*batch, inputs), (*batch[:-1], outputs, inputs), *[(*batch[:-1], outputs)] * bias]
     x, weight, *rest = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
@@ -32,7 +32,7 @@ def make(dtype: torch.dtype, *batch: int, inputs: int = 19, outputs: int = 5, bi
 
 
 def mostly_zero(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-    """One value of x in four is not zero."""
+    """Sets three of four values of x to zero."""
     return x * (torch.rand(x.shape, generator=torch.Generator().manual_seed(6)) < 0.25), *rest
 
 
@@ -83,7 +83,7 @@ def raw_calls():
 
 def bad_inputs() -> list[BadInput]:
     op = ops.linear
-    x, w, b = make(torch.float32, 32, inputs=300, outputs=200)  # enough for the native operator
+    x, w, b = make(torch.float32, 32, inputs=300, outputs=200)  # large enough for the native operator
     return [
         BadInput("list", lambda: op([1.0], w, b), r"linear: x must be a tensor, got list"),
         BadInput("bias is a number", lambda: op(x, w, 1.0), r"linear: bias must be a tensor, got float"),
@@ -96,7 +96,7 @@ def bad_inputs() -> list[BadInput]:
         BadInput("clients", lambda: op(x, w[None], b), r"weight must be .*batch.*got \[1, 200, 300\]"),
         BadInput("other clients", lambda: op(x[None], w.expand(2, -1, -1), b), r"weight must be .*got \[2, 200, 300\]"),
         BadInput("a vector", lambda: op(x, b, b), r"weight must be .*got \[200\]"),
-        BadInput("bias", lambda: op(x, w, b[:2]), r"bias must be \[\*batch, n\] beside weight.*got \[2\]"),
+        BadInput("bias", lambda: op(x, w, b[:2]), r"bias must be \[\*batch, n\] \w+ weight.*got \[2\]"),
         BadInput("bias of a client", lambda: op(x, w, b[None]), r"bias must be \[\*batch, n\].*got \[1, 200\]"),
         BadInput("small", lambda: op(x[:2, :3], w[:2, :4], b[:2]), r"weight must be .*the k of x.*got \[2, 4\]"),
         BadInput("small bias", lambda: op(x[:2], w[:2], b), r"bias must be .*got \[200\]"),
@@ -106,7 +106,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="linear",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0), (None, 0, 0), (1, None, None), (2, 1, 1), (0, 0, None)],

@@ -1,4 +1,4 @@
-"""The contract entry of ``linear_step_``, as a function: it steps clones and returns them."""
+"""Samples and errors of ``linear_step_`` for the contract test, as a function that updates and returns clones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def call(weight: Tensor, grad: Tensor, x: Tensor, start: Tensor | None = None, *
     return (weight,)
 
 
-def meaning(weight: Tensor, grad: Tensor, x: Tensor, start: Tensor | None = None, **options: Any) -> tuple[Tensor, ...]:
+def expected(
+    weight: Tensor, grad: Tensor, x: Tensor, start: Tensor | None = None, **options: Any
+) -> tuple[Tensor, ...]:
     weight = weight.clone()
     reference.linear_step_(weight, grad, x, start=start, **options)
     return (weight,)
@@ -32,15 +34,15 @@ def script(weight: Tensor, grad: Tensor, x: Tensor):
 
 
 def make(dtype: torch.dtype, *batch: int, inputs: int = 19, outputs: int = 5, start: bool = False):
-    """``batch`` ends with the number of rows."""
+    """Returns random tensors; ``batch`` ends with the number of rows."""
     generator = torch.Generator().manual_seed(5)
     weight = (*batch[:-1], outputs, inputs)
     shapes = [weight, (*batch, outputs), (*batch, inputs), *[weight] * start]
     return tuple(torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes)
 
 
-def without_some(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Every second output has no gradient at all, and one has none but in its last row."""
+def with_zero_grads(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Returns tensors in which every second output has no gradient, and one output only in its last row."""
     weight, grad, *rest = tensors
     grad = grad.clone()
     grad[..., ::2] = 0
@@ -66,7 +68,11 @@ def samples(dtype: torch.dtype) -> list[Sample]:
         *[Sample(f"{n} outputs", make(dtype, 4, inputs=70, outputs=n), PLAIN) for n in (5, 6, 7, 47, 48, 49, 97)],
         *[Sample(f"{k} inputs", make(dtype, 7, inputs=k, outputs=6), DECAY) for k in (15, 16, 63, 64, 65, 130)],
         *[
-            Sample(f"no gradient {name}", without_some(make(dtype, 9, inputs=66, outputs=55, start=start)), options)
+            Sample(
+                f"no gradient {name}",
+                with_zero_grads(make(dtype, 9, inputs=66, outputs=55, start=start)),
+                options,
+            )
             for name, start, options in (("plain", 0, PLAIN), ("from elsewhere", 1, PLAIN), ("decay", 1, DECAY))
         ],
         Sample("x mostly zero", x_mostly_zero(*make(dtype, 2, 24, inputs=330, outputs=105)), DECAY),
@@ -121,7 +127,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="linear_step_",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0), (1, 0, None), (0, None, 2)],

@@ -1,4 +1,4 @@
-"""The contract entry of ``mix``."""
+"""Samples and errors of ``mix`` for the contract test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ops.operators import BadInput, Operator, Sample
 
 
 def arguments(tensors: tuple[Tensor, ...], segments: list[int] | None) -> tuple[Any, ...]:
-    """A choice and pairs of tensors; without segments and with a choice that is no scalar, a choice per tensor."""
+    """Splits a sample into arguments: a choice and pairs of tensors; without a shared choice, a choice per tensor."""
     if segments is not None or len(tensors) % 2:
         choice, *rest = tensors
         return rest[::2], rest[1::2], choice, segments
@@ -25,7 +25,7 @@ def call(*tensors: Tensor, segments: list[int] | None = None, hard: bool = False
     return tuple(ops.mix(*arguments(tensors, segments), hard=hard))
 
 
-def meaning(*tensors: Tensor, segments: list[int] | None = None, hard: bool = False) -> tuple[Tensor, ...]:
+def expected(*tensors: Tensor, segments: list[int] | None = None, hard: bool = False) -> tuple[Tensor, ...]:
     return tuple(reference.mix(*arguments(tensors, segments), hard=hard))
 
 
@@ -39,7 +39,7 @@ def make(dtype: torch.dtype, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
 
 
 def elementwise(dtype: torch.dtype, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """An even number of tensors, so that they are told from those with one choice; some choices are 0 or 1."""
+    """Returns an even number of tensors, which marks a choice per element; some choices are 0 or 1."""
     tensors = make(dtype, *shapes, *shapes, *shapes)
     count = len(shapes)
     return (*tensors[: 2 * count], *[t.where(t.abs() < 1, (t > 0).to(dtype)) for t in tensors[2 * count :]])
@@ -120,7 +120,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="mix",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0, 0, 0), (0, 0, None, 0, None), (None, 1, 2, 0, None), (1, None, None, None, None)],

@@ -1,4 +1,4 @@
-"""The contract entry of ``mmd_rbf``."""
+"""Samples and errors of ``mmd_rbf`` for the contract test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def call(x: Tensor, y: Tensor, bandwidths=FEDCP) -> tuple[Tensor, ...]:
     return (ops.mmd_rbf(x, y, bandwidths),)
 
 
-def meaning(x: Tensor, y: Tensor, bandwidths=FEDCP) -> tuple[Tensor, ...]:
+def expected(x: Tensor, y: Tensor, bandwidths=FEDCP) -> tuple[Tensor, ...]:
     return (reference.mmd_rbf(x, y, bandwidths),)
 
 
@@ -88,7 +88,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="mmd_rbf",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0), (None, 0), (1, None), (2, 1)],

@@ -1,4 +1,4 @@
-"""What the contract needs to know of an operator. A new operator adds one entry module."""
+"""Description of an operator for the contract test. A new operator adds one module ``<op>_entry.py``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+each_float = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+both_implementations = pytest.mark.parametrize("implementation", ["native", "reference"])
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs of one call: tensors, of which floating ones are differentiated, and options."""
+    """Inputs of one call: tensors (the floating-point ones are differentiated) and options."""
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -25,7 +28,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class BadInput:
-    """A call that must fail with a message that matches: operator, argument, expectation, what came."""
+    """A call that must raise, and a pattern of the message: operator, argument, expectation, value."""
 
     name: str
     call: Callable[[], object]
@@ -34,24 +37,24 @@ class BadInput:
 
 @dataclass(frozen=True)
 class Operator:
-    """One public operator as a function of tensors, its meaning in plain torch, and what to try on both."""
+    """One public operator, its reference, and the inputs to compare them on."""
 
     name: str
     call: Callable[..., tuple[Tensor, ...]]
     reference: Callable[..., tuple[Tensor, ...]]
     samples: Callable[[torch.dtype], Sequence[Sample]]
     empty_samples: Callable[[], Sequence[Sample]]
-    vmap_dims: Sequence[tuple[int | None, ...]]  # in_dims to try on the first sample
-    script: Callable[..., Any]  # annotated for torch.jit.script; takes the first sample's tensors
-    raw_calls: Callable[[], Sequence[tuple[Any, tuple[Any, ...]]]]  # registered operators and arguments for opcheck
+    vmap_dims: Sequence[tuple[int | None, ...]]  # in_dims for the first sample
+    script: Callable[..., Any]  # for torch.jit.script, called with the first sample's tensors
+    raw_calls: Callable[[], Sequence[tuple[Any, tuple[Any, ...]]]]  # operators and arguments for opcheck
     bad_inputs: Callable[[], Sequence[BadInput]]
-    registered: Sequence[str]  # every name that must have a CPU and a CUDA kernel
+    registered: Sequence[str]  # names that must have CPU and CUDA kernels
     dtypes: Sequence[torch.dtype] = FLOATS
     differentiable: bool = True
     twice_differentiable: bool = True
 
 
 def operators() -> list[Operator]:
-    """Those of all modules ``*_entry.py`` beside this one."""
+    """Returns the operators of all modules ``*_entry.py`` in this folder."""
     names = sorted(file.stem for file in Path(__file__).parent.glob("*_entry.py"))
     return [importlib.import_module(f"tests.ops.{name}").OPERATOR for name in names]

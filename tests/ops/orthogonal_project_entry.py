@@ -1,4 +1,7 @@
-"""The contract entry of ``orthogonal_project``. Bases are constants, so they are options here, made from sizes."""
+"""Samples and errors of ``orthogonal_project`` for the contract test.
+
+Bases are not differentiated, so they are not among a sample's tensors but computed from options.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.ops.operators import BadInput, Operator, Sample
 
 
 def bases(like: Tensor, ranks: tuple[int, int], per_client: bool) -> list[Tensor]:
-    """Two bases for all clients or for each. The contract does not need them orthonormal, only always the same."""
+    """Returns two bases, shared or per client; the contract needs them deterministic, not orthonormal."""
     batch = list(like.shape[:-2]) if per_client else []
     return [
         basis([*batch, like.shape[-1], rank], start).to(like.device, like.dtype) for start, rank in enumerate(ranks)
@@ -29,7 +32,7 @@ def call(f_g: Tensor, f_p: Tensor, ranks=(2, 3), per_client=False, alpha=0.3, re
     return ops.orthogonal_project(f_g, f_p, *bases(f_g, ranks, per_client), alpha, relu)
 
 
-def meaning(f_g: Tensor, f_p: Tensor, ranks=(2, 3), per_client=False, alpha=0.3, relu=False) -> tuple[Tensor, ...]:
+def expected(f_g: Tensor, f_p: Tensor, ranks=(2, 3), per_client=False, alpha=0.3, relu=False) -> tuple[Tensor, ...]:
     return reference.orthogonal_project(f_g, f_p, *bases(f_g, ranks, per_client), alpha, relu)
 
 
@@ -122,7 +125,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="orthogonal_project",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0), (None, 0), (1, None), (2, 1)],

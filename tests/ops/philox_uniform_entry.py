@@ -1,4 +1,4 @@
-"""The contract entry of ``philox_uniform``."""
+"""Samples and errors of ``philox_uniform`` for the contract test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def call(seed: Tensor, shape: list[int]) -> tuple[Tensor, ...]:
     return (ops.philox_uniform(seed, shape),)
 
 
-def meaning(seed: Tensor, shape: list[int]) -> tuple[Tensor, ...]:
+def expected(seed: Tensor, shape: list[int]) -> tuple[Tensor, ...]:
     return (reference.philox_uniform(seed, shape),)
 
 
@@ -56,7 +56,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="philox_uniform",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0,)],

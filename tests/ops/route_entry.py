@@ -1,4 +1,4 @@
-"""The contract entry of ``route``."""
+"""Samples and errors of ``route`` for the contract test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pfl_fast import ops
 from pfl_fast.ops import reference
+from pfl_fast.testing import assert_close
 from tests.ops.operators import BadInput, Operator, Sample
 
 
@@ -14,7 +15,7 @@ def call(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> 
     return ops.route(h, a, seed, tau)
 
 
-def meaning(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> tuple[Tensor, ...]:
+def expected(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) -> tuple[Tensor, ...]:
     return reference.route(h, a, seed, tau)
 
 
@@ -28,6 +29,14 @@ def make(dtype: torch.dtype, *shape: int) -> tuple[Tensor, Tensor]:
     h = torch.randn(shape, generator=generator, dtype=torch.float64)
     a = torch.randn(*shape[:-1], 2 * shape[-1], generator=generator, dtype=torch.float64)
     return h.to(dtype), (2 * a).to(dtype)
+
+
+def check_shares(r: Tensor, s: Tensor) -> None:
+    """Shares must be in (0, 1) and add up to 1; half types may round a share to 1."""
+    for share in (r, s):
+        assert (share > 0).all()
+        assert (share <= 1 if torch.finfo(share.dtype).bits < 32 else share < 1).all()
+    assert_close(r + s, torch.ones_like(r))
 
 
 def samples(dtype: torch.dtype) -> list[Sample]:
@@ -66,15 +75,13 @@ def bad_inputs() -> list[BadInput]:
     route, h, a, seed = ops.route, torch.ones(3, 2), torch.ones(3, 4), torch.tensor(1)
     return [
         BadInput("one row", lambda: route(h[0], a), r"route: h must be \[\*batch, b, K\], got shape \[2\]"),
-        BadInput("width", lambda: route(h, h), r"route: a must have shape \[3, 4\] beside h \[3, 2\], got \[3, 2\]"),
+        BadInput("width", lambda: route(h, h), r"route: a must have shape \[3, 4\] \w+ h \[3, 2\], got \[3, 2\]"),
         BadInput("rows", lambda: route(h, a[:2]), r"route: a must have shape \[3, 4\].*got \[2, 4\]"),
         BadInput("integers", lambda: route(h.long(), a.long()), r"route: h must be float64.*got .*(Long|int64)"),
         BadInput("mixed", lambda: route(h, a.double()), r"route: a must have the dtype of h.*got .*(Double|float64)"),
         BadInput("device", lambda: route(h, a.to("meta")), r"route: a must be on the device of h, cpu, got (meta|dev)"),
         BadInput("seed type", lambda: route(h, a, seed.float()), r"route: seed must be an int64 tensor, got .*loat"),
-        BadInput(
-            "seeds", lambda: route(h, a, torch.tensor([1])), r"route: seed must have shape \[\] beside.*got \[1\]"
-        ),
+        BadInput("seeds", lambda: route(h, a, torch.tensor([1])), r"route: seed must have shape \[\] .*got \[1\]"),
         BadInput("seed device", lambda: route(h, a, seed.to("meta")), r"route: seed must be on the device of h, cpu"),
         BadInput("tau 0", lambda: route(h, a, tau=0.0), r"route: tau must be positive and finite, got 0"),
         BadInput("tau < 0", lambda: route(h, a, tau=-1.0), r"route: tau must be positive and finite, got -1"),
@@ -88,7 +95,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="route",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, 0, 0), (None, 0, 0), (1, 2, None), (2, None, None), (None, None, 0)],

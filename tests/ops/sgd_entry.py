@@ -1,4 +1,4 @@
-"""The contract entry of ``sgd_``, as a function: it updates clones and returns them."""
+"""Samples and errors of ``sgd_`` for the contract test, as a function that updates and returns clones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ops.operators import BadInput, Operator, Sample
 
 
 def split(tensors: tuple[Tensor, ...]) -> list[list[Tensor]]:
-    """Parameters and buffers, which are written to, as clones."""
+    """Returns params, grads, buffers and center, with clones of params and buffers, which are written to."""
     count = len(tensors) // 4
     params, grads, buffers, center = (list(tensors[i * count : (i + 1) * count]) for i in range(4))
     return [[p.clone() for p in params], grads, [b.clone() for b in buffers], center]
@@ -25,7 +25,7 @@ def call(*tensors: Tensor, **options: Any) -> tuple[Tensor, ...]:
     return (*params, *buffers)
 
 
-def meaning(*tensors: Tensor, **options: Any) -> tuple[Tensor, ...]:
+def expected(*tensors: Tensor, **options: Any) -> tuple[Tensor, ...]:
     params, grads, buffers, center = split(tensors)
     reference.sgd_(params, grads, buffers, center, **options)
     return (*params, *buffers)
@@ -35,8 +35,8 @@ def script(p: Tensor, q: Tensor, gp: Tensor, gq: Tensor, bp: Tensor, bq: Tensor,
     p, q, bp, bq = p.clone(), q.clone(), bp.clone(), bq.clone()
     params, buffers = [p, q], [bp, bq]
     torch.ops.pfl_fast.sgd_(params, [gp, gq], buffers, [cp, cq], 0.1, 0.9, 0.0, 0.01, True, 0.5, False)
-    # TorchScript drops an update of a list that nobody reads later (torch._foreach_add_ too), and torch's bridge to
-    # the stable ABI takes the tensors out of the list: so its length is read, and the tensors are returned themselves.
+    # TorchScript removes an update of a list that is not read later (torch._foreach_add_ too), and torch's stable ABI
+    # empties the list: reading its length keeps the update, and the tensors themselves are returned.
     return [p, q, bp, bq][: len(params) + len(buffers)]
 
 
@@ -61,8 +61,8 @@ def samples(dtype: torch.dtype) -> list[Sample]:
         Sample("first step", large, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "first_step": True}),
         Sample("first step, Nesterov", large, {**EVERYTHING, "first_step": True}),
         Sample("decay", large, {"lr": 0.1, "weight_decay": 0.1}),
-        Sample("pull", large, {"lr": 0.1, "proximal": 0.1}),
-        Sample("pull and decay", large, {"lr": 0.1, "proximal": 0.1, "weight_decay": 0.1}),
+        Sample("proximal", large, {"lr": 0.1, "proximal": 0.1}),
+        Sample("proximal and decay", large, {"lr": 0.1, "proximal": 0.1, "weight_decay": 0.1}),
         Sample("large, everything", large, EVERYTHING),
     ]
 
@@ -114,7 +114,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="sgd_",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0,) * 8, (1, 0, 0, None, 0, 0, None, 0), (0, None, 1, None, 2, None, None, None)],

@@ -1,4 +1,7 @@
-"""The contract entry of ``take_normalized``. Images are an option: their layout is part of the contract."""
+"""Samples and errors of ``take_normalized`` for the contract test.
+
+Images are an option of a sample, not one of its tensors, because they must be contiguous.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ def call(index: Tensor, mean: Tensor, std: Tensor, *, images: Tensor, **options:
     return (ops.take_normalized(images.to(index.device), index, mean, std, **options),)
 
 
-def meaning(index: Tensor, mean: Tensor, std: Tensor, *, images: Tensor, **options: Any) -> tuple[Tensor, ...]:
+def expected(index: Tensor, mean: Tensor, std: Tensor, *, images: Tensor, **options: Any) -> tuple[Tensor, ...]:
     settings = {"channels_last": True, "dtype": torch.float32, **options}
     return (reference.take_normalized(images.to(index.device), index, mean, std, **settings),)
 
 
-def picture_set(*shape: int) -> Tensor:
+def image_set(*shape: int) -> Tensor:
     return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
 
 
-SCRIPTED = picture_set(8, 5, 7, 3)
+SCRIPTED = image_set(8, 5, 7, 3)
 
 
 def script(index: Tensor, mean: Tensor, std: Tensor, images: Tensor = SCRIPTED) -> list[Tensor]:
@@ -46,20 +49,20 @@ def samples(dtype: torch.dtype) -> list[Sample]:
         sample("one image", torch.tensor(2), SCRIPTED, dtype),
         sample("clients", torch.tensor([[0, 1], [2, 7], [7, 0]]), SCRIPTED, dtype),
         sample("clients, channels first", torch.tensor([[0, 1], [2, 7]]), SCRIPTED, dtype, channels_last=False),
-        sample("grey", torch.tensor([4, 0]), picture_set(5, 28, 28, 1), dtype),
-        sample("grey, channels first", torch.tensor([4, 0]), picture_set(5, 3, 1, 1), dtype, channels_last=False),
-        sample("many channels", torch.tensor([1, 1]), picture_set(2, 3, 5, 7), dtype),
+        sample("grey", torch.tensor([4, 0]), image_set(5, 28, 28, 1), dtype),
+        sample("grey, channels first", torch.tensor([4, 0]), image_set(5, 3, 1, 1), dtype, channels_last=False),
+        sample("many channels", torch.tensor([1, 1]), image_set(2, 3, 5, 7), dtype),
         sample("every byte", torch.tensor([0]), every_byte, dtype),
-        sample("more than a thread's share", torch.arange(40).flip(0), picture_set(40, 31, 67, 3), dtype),
-        sample("more channels than a run has", torch.tensor([1, 0]), picture_set(2, 2, 3, 193), dtype),
+        sample("more than a thread's share", torch.arange(40).flip(0), image_set(40, 31, 67, 3), dtype),
+        sample("more channels than a run has", torch.tensor([1, 0]), image_set(2, 2, 3, 193), dtype),
     ]
 
 
 def empty_samples() -> list[Sample]:
     return [
         sample("no index", torch.zeros(0, dtype=torch.int64), SCRIPTED, torch.float32),
-        sample("no pixels", torch.tensor([0, 1]), picture_set(2, 0, 3, 3), torch.float32),
-        sample("no channels", torch.tensor([0, 1]), picture_set(2, 2, 3, 0), torch.float32),
+        sample("no pixels", torch.tensor([0, 1]), image_set(2, 0, 3, 3), torch.float32),
+        sample("no channels", torch.tensor([0, 1]), image_set(2, 2, 3, 0), torch.float32),
     ]
 
 
@@ -102,7 +105,7 @@ def bad_inputs() -> list[BadInput]:
 OPERATOR = Operator(
     name="take_normalized",
     call=call,
-    reference=meaning,
+    reference=expected,
     samples=samples,
     empty_samples=empty_samples,
     vmap_dims=[(0, None, None), (None, 0, 0), (0, 1, None)],

@@ -1,4 +1,4 @@
-"""What is special to ``aggregate``: counting bad values, out=, state dicts."""
+"""Tests specific to ``aggregate``: counts of non-finite values, out=, state dicts."""
 
 import pytest
 import torch
@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 from pfl_fast import ops
 from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
-
-both_implementations = pytest.mark.parametrize("implementation", ["native", "reference"])
+from tests.ops.operators import both_implementations
 
 
 @both_implementations
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_bad_values_are_counted_per_client(implementation, dtype):
+def test_nonfinite_values_are_counted_per_client(implementation, dtype):
     a, b = torch.zeros(3, 5000, dtype=dtype), torch.zeros(3, 2, 2, dtype=dtype)
     a[1, 4999] = b[1, 0, 0] = float("nan")
     a[2, :7] = -float("inf")
-    a[0] = torch.finfo(dtype).max  # large is not infinite
+    a[0] = torch.finfo(dtype).max  # the largest finite value
     with ops.use(implementation):
         _, counts = ops.aggregate_checked([a, b], torch.ones(3))
     assert counts.tolist() == [0, 2, 7]
@@ -100,7 +99,7 @@ class TestStateDicts:
         for name in ("0.weight", "1.running_var"):
             assert same_bits(result[name], ops.aggregate(torch.stack([d[name] for d in dicts]), weights))
 
-    def test_gradients_reach_parameters(self):
+    def test_parameters_receive_gradients(self):
         dicts = [{"w": torch.randn(3, requires_grad=True)} for _ in range(2)]
         ops.aggregate_state_dicts(dicts, [0.25, 0.75])["w"].sum().backward()
         assert [d["w"].grad.tolist() for d in dicts] == [[0.25] * 3, [0.75] * 3]

@@ -1,4 +1,4 @@
-"""One contract for all operators: values, gradients, transforms, layouts, edges, errors."""
+"""Contract test of all operators: values, gradients, transforms, memory layouts, edge cases, errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import library
 
 from pfl_fast import ops
 from pfl_fast.testing import assert_close, same_bits
-from tests.ops.operators import operators
+from tests.ops.operators import both_implementations, operators
 
 OPERATORS = operators()
 pytestmark = pytest.mark.skipif(not ops.NATIVE.available, reason=f"no native library: {ops.NATIVE.problem}")
@@ -52,7 +52,7 @@ def test_values(op, dtype, device):
 
 @each_differentiable_dtype
 @devices
-def test_gradients_equal_the_references(op, dtype, device):
+def test_gradients_equal_those_of_the_reference(op, dtype, device):
     for sample in op.samples(dtype):
         mine, theirs = inputs(sample, device, True), inputs(sample, device, True)
         actual, expected = op.call(*mine, **sample.options), op.reference(*theirs, **sample.options)
@@ -84,7 +84,7 @@ def test_opcheck(op):
 
 @each_operator
 def test_compile_without_graph_breaks(op):
-    torch.compiler.reset()  # the function below is one code object for all operators, and torch limits recompilation
+    torch.compiler.reset()  # torch limits recompilations of the code object below, which all operators share
     sample = op.samples(torch.float32)[0]
 
     def function(*tensors):
@@ -105,7 +105,7 @@ def test_compile_without_graph_breaks(op):
 def test_torchscript(op):
     sample = op.samples(torch.float32)[0]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.jit is deprecated, yet people have models in it
+        warnings.simplefilter("ignore")  # torch.jit is deprecated but still used
         scripted = torch.jit.script(op.script)
     tensors = inputs(sample, requires_grad=op.differentiable)
     actual = scripted(*tensors)
@@ -116,7 +116,7 @@ def test_torchscript(op):
 
 
 @each_operator
-def test_vmap_equals_a_loop_and_has_a_rule(op):
+def test_vmap_equals_a_loop(op):
     sample = op.samples(torch.float64)[0]
     for dims in op.vmap_dims:
         batch = [
@@ -157,7 +157,7 @@ def test_vmap_nested_and_under_autograd(op):
 
 @each_differentiable
 def test_batched_gradients(op):
-    """A Jacobian is vmap over the backward, so the backward needs a rule too."""
+    """Jacobians use vmap over the backward, which therefore needs a vmap rule too."""
     sample = op.samples(torch.float64)[0]
     tensors = inputs(sample, requires_grad=True)
     results = op.call(*tensors, **sample.options)
@@ -169,25 +169,25 @@ def test_batched_gradients(op):
 
 
 @each_dtype
-def test_layout_of_the_input_does_not_matter(op, dtype):
+def test_result_does_not_depend_on_the_memory_layout(op, dtype):
     for sample in op.samples(dtype)[:4]:
         plain = op.call(*sample.tensors, **sample.options)
-        for strange in (with_gaps, backwards_in_memory, expanded_and_cut):
-            actual = op.call(*[strange(t) for t in sample.tensors], **sample.options)
-            assert all(same_bits(a, p) for a, p in zip(actual, plain, strict=True)), (sample.name, strange.__name__)
+        for layout in (with_gaps, reversed_in_memory, sliced_from_a_wider_block):
+            actual = op.call(*[layout(t) for t in sample.tensors], **sample.options)
+            assert all(same_bits(a, p) for a, p in zip(actual, plain, strict=True)), (sample.name, layout.__name__)
 
 
 def with_gaps(t):
     return t if t.dim() == 0 else torch.stack([t, t], -1)[..., 0]
 
 
-def backwards_in_memory(t):
+def reversed_in_memory(t):
     order = list(reversed(range(t.dim())))
     return t.permute(order).contiguous().permute(order)
 
 
-def expanded_and_cut(t):
-    """Rows apart in a wider block and off any vector alignment."""
+def sliced_from_a_wider_block(t):
+    """Returns a slice with gaps between rows and without vector alignment."""
     if t.dim() == 0:
         return t
     wide = torch.zeros(*t.shape[:-1], t.shape[-1] + 3, dtype=t.dtype)
@@ -198,13 +198,13 @@ def expanded_and_cut(t):
 @each_operator
 def test_empty(op):
     for sample in op.empty_samples():
-        tensors, twins = (inputs(sample, requires_grad=op.differentiable) for _ in range(2))
-        actual, expected = op.call(*tensors, **sample.options), op.reference(*twins, **sample.options)
+        tensors, reference_tensors = (inputs(sample, requires_grad=op.differentiable) for _ in range(2))
+        actual, expected = op.call(*tensors, **sample.options), op.reference(*reference_tensors, **sample.options)
         compare(actual, expected, sample.name)
         if actual and op.differentiable:
             sum(a.sum() for a in actual).backward()
             sum(e.sum() for e in expected).backward()
-            for mine, theirs in zip(tensors, twins, strict=True):
+            for mine, theirs in zip(tensors, reference_tensors, strict=True):
                 if not mine.requires_grad:
                     continue
                 assert_close(mine.grad, theirs.grad if theirs.grad is not None else torch.zeros_like(mine), sample.name)
@@ -229,7 +229,7 @@ def test_autocast_does_not_change_the_result(op, dtype):
 
 
 @each_dtype
-def test_threads_do_not_change_a_bit(op, dtype):
+def test_thread_count_does_not_change_the_bits(op, dtype):
     for sample in op.samples(dtype):
         tensors = inputs(sample, requires_grad=op.differentiable)
         seen = []
@@ -247,7 +247,7 @@ def test_threads_do_not_change_a_bit(op, dtype):
 
 DIGEST = """
 import hashlib, torch
-from tests.ops.operators import operators
+from tests.ops.operators import both_implementations, operators
 digest = hashlib.sha256()
 for op in operators():
     for dtype in op.dtypes:
@@ -264,7 +264,7 @@ print(torch.ops.pfl_fast.cpu_capability(), digest.hexdigest())
 
 @pytest.mark.slow
 def test_instruction_sets_give_the_same_bits():
-    """The best path of this processor and the plain one: run by two processes, as the choice is made once."""
+    """Compares instruction sets in separate processes, since a process chooses one at start."""
     found = dict(
         subprocess.run(
             [sys.executable, "-c", DIGEST],
@@ -280,8 +280,8 @@ def test_instruction_sets_give_the_same_bits():
 
 
 @each_operator
-@pytest.mark.parametrize("implementation", ["native", "reference"])
-def test_bad_input_says_what_is_wrong(op, implementation):
+@both_implementations
+def test_invalid_input_raises_a_clear_error(op, implementation):
     for bad in op.bad_inputs():
         with ops.use(implementation), pytest.raises((RuntimeError, ValueError, TypeError), match=bad.message):
             bad.call()
@@ -297,5 +297,5 @@ def test_kernels_are_registered_for_every_device(op):
 
 def test_every_public_operator_has_an_entry():
     functions = {name for name in ops.__all__ if callable(getattr(ops, name))} - {"use", "uses_native"}
-    variants = {"aggregate_checked", "aggregate_state_dicts"}  # of aggregate, tested with it
+    variants = {"aggregate_checked", "aggregate_state_dicts"}  # tested with aggregate
     assert functions - variants == {op.name for op in OPERATORS}

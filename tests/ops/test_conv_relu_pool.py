@@ -1,4 +1,4 @@
-"""What is special to ``conv_relu_pool``: who wins, memory formats, what is kept and what is computed."""
+"""Tests specific to ``conv_relu_pool``: positions of maxima, memory formats, saved tensors, needed gradients."""
 
 import pytest
 import torch
@@ -9,9 +9,9 @@ from torch.nn import functional
 from pfl_fast import ops
 from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
+from tests.ops.operators import each_float
 
 pytestmark = pytest.mark.skipif(not ops.NATIVE.available, reason="no native library")
-FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
 def layers(x, weight, bias, padding=0):
@@ -23,26 +23,26 @@ def leaves(*shapes):
 
 
 def windows(*pixels):
-    """One sample of one channel whose 2x2 windows stand side by side, each given row by row."""
+    """Returns one sample of one channel made of 2x2 windows side by side, each given row by row."""
     return torch.tensor(pixels).view(-1, 2, 2).permute(1, 0, 2).reshape(1, 1, 2, -1)
 
 
 def index_of(x):
-    """Which pixels win when nothing is convolved."""
+    """Returns pooled values and positions of the maxima with an identity convolution."""
     one = torch.ones(1, 1, 1, 1, dtype=x.dtype)
     out, index = torch.ops.pfl_fast.conv_relu_pool(x, one, torch.zeros(1, dtype=x.dtype), 0)
     return out.flatten().tolist(), index.flatten().tolist()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_first_of_equal_pixels_wins_and_none_where_relu_cuts(dtype):
+@each_float
+def test_the_first_of_equal_pixels_is_the_maximum_and_none_if_relu_is_zero(dtype):
     x = windows([1.0, 1, 1, 1], [0, 2, 2, 1], [-1, 0, 3, 3], [-4, -3, -2, -1], [0, 0, 0, 0], [1, 2, 3, 4.0]).to(dtype)
     assert index_of(x) == ([1, 2, 3, 0, 0, 4], [0, 1, 2, 4, 4, 3])
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_ties_get_the_gradients_that_torch_gives(dtype):
-    """Small integers: sums are exact in every type, and many are equal."""
+@each_float
+def test_gradients_of_ties_equal_torchs(dtype):
+    """Uses small integers: sums are exact in every dtype, and many are equal."""
     generator = torch.Generator().manual_seed(3)
     shapes = (3, 2, 9, 10), (17, 2, 3, 3), (17,)
     given = [torch.randint(-1, 2, s, generator=generator).to(dtype) for s in shapes]
@@ -54,8 +54,8 @@ def test_ties_get_the_gradients_that_torch_gives(dtype):
     assert all(torch.equal(a, e) for a, e in pairs)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_nan_and_infinity_go_where_torch_lets_them(dtype):
+@each_float
+def test_nan_and_infinity_are_pooled_as_in_torch(dtype):
     nan, inf = torch.nan, torch.inf
     x = windows([nan, 5.0, 1, 1], [1, nan, nan, 2], [-inf, -inf, -inf, nan], [1, inf, 2, inf], [-inf] * 4).to(dtype)
     values, index = index_of(x)
@@ -67,7 +67,7 @@ def test_nan_and_infinity_go_where_torch_lets_them(dtype):
     assert (2 * rows + columns % 2).tolist()[:4] == index[:4]
 
 
-def test_one_nan_reaches_the_results_that_see_it():
+def test_one_nan_affects_the_results_that_read_it():
     x = torch.randn(2, 1, 12, 12)
     x[1, 0, 5, 6] = torch.nan
     weight, bias = torch.randn(20, 1, 3, 3), torch.randn(20)
@@ -102,7 +102,7 @@ def test_any_size_against_the_layers(kernel, extra, channels, outputs, data):
     padding=st.integers(0, 4),
 )
 def test_tiles_of_any_size_against_the_layers(samples, size, channels, outputs, padding):
-    """Kernels of 5 x 5 over many channels are another algorithm."""
+    """Tests the Winograd algorithm, used for 5 x 5 kernels over many channels."""
     inputs = leaves((samples, channels, *size), (outputs, channels, 5, 5), (outputs,))
     out, expected = ops.conv_relu_pool(*inputs, padding), layers(*inputs, padding)
     grad = torch.randn(out.shape, dtype=torch.float64)
@@ -111,15 +111,15 @@ def test_tiles_of_any_size_against_the_layers(samples, size, channels, outputs, 
         assert_close(a, e, "gradient", scale=1e5)
 
 
-def test_tiles_lose_few_digits():
-    """In float32, against sums in double: results of the second layer of the CNN, and gradients."""
+def test_winograd_is_accurate():
+    """Compares float32 with float64 for the second layer of the CNN."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(10, 32, 12, 12, generator=generator).relu()
     weight, bias = 0.03 * torch.randn(64, 32, 5, 5, generator=generator), torch.zeros(64)
     forward, backward = torch.ops.pfl_fast.conv_relu_pool, torch.ops.pfl_fast.conv_relu_pool_backward
     exact, index = forward(x.double(), weight.double(), bias.double(), 0)
     grad = torch.randn(exact.shape, generator=generator)
-    # By the same index: where two pixels are equal but for rounding, either may win.
+    # Uses the same positions: of two pixels that differ by rounding only, either may be the maximum.
     gradients = backward(grad, x, weight, index, 0, True, True)
     exact_gradients = backward(grad.double(), x.double(), weight.double(), index, 0, True, True)
     results = forward(x, weight, bias, 0)[0], *gradients
@@ -127,19 +127,19 @@ def test_tiles_lose_few_digits():
         assert (a.double() - e).square().mean().sqrt() / e.std() < 1e-5
 
 
-def test_tiles_with_one_nan_are_nan_where_it_is_seen_and_right_elsewhere():
+def test_one_nan_affects_only_the_winograd_tiles_that_read_it():
     x, weight, bias = torch.randn(2, 8, 20, 20), torch.randn(16, 8, 5, 5), torch.randn(16)
     clean = ops.conv_relu_pool(x, weight, bias)
     x[1, 3, 9, 9] = torch.nan
     out, expected = ops.conv_relu_pool(x, weight, bias), layers(x, weight, bias)
     assert out[expected.isnan()].isnan().all()
     assert same_bits(out[0], clean[0])
-    assert same_bits(out[1, :, :2], clean[1, :, :2])  # the first row of tiles does not see it
+    assert same_bits(out[1, :, :2], clean[1, :, :2])  # the first row of tiles does not read the NaN
 
 
 @pytest.mark.parametrize("channels", [1, 3, 9])
 @pytest.mark.parametrize("clients", [(), (2,), (2, 3)])
-def test_results_have_their_channels_last_whatever_the_input_has(clients, channels):
+def test_results_are_channels_last_for_every_input_format(clients, channels):
     x = torch.randn(*clients, 4, channels, 12, 12)
     last = x.movedim(-3, -1).contiguous().movedim(-1, -3)
     weight, bias = torch.randn(*clients, 32, channels, 5, 5), torch.randn(*clients, 32)
@@ -150,7 +150,7 @@ def test_results_have_their_channels_last_whatever_the_input_has(clients, channe
         assert clients or out.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_what_follows_keeps_the_memory_format():
+def test_next_layer_keeps_the_memory_format():
     x, weight, bias = torch.randn(4, 1, 16, 16), torch.randn(8, 1, 5, 5), torch.randn(8)
     out = ops.conv_relu_pool(x, weight, bias)
     following = functional.conv2d(out, torch.randn(16, 8, 3, 3))
@@ -159,7 +159,7 @@ def test_what_follows_keeps_the_memory_format():
 
 @pytest.mark.parametrize(("channels", "kernel"), [(3, 4), (19, 5)])
 @pytest.mark.parametrize("clients", [(), (3,), (2, 3)])
-def test_gradients_do_not_depend_on_the_memory_format_of_what_comes_in(clients, channels, kernel):
+def test_gradients_do_not_depend_on_the_memory_format_of_the_inputs(clients, channels, kernel):
     x, weight = torch.randn(*clients, 3, channels, 9, 11), torch.randn(*clients, 18, channels, kernel, kernel)
     out, index = torch.ops.pfl_fast.conv_relu_pool(x, weight, torch.randn(*clients, 18), 1)
     grad = torch.randn(out.shape)
@@ -172,10 +172,10 @@ def test_gradients_do_not_depend_on_the_memory_format_of_what_comes_in(clients, 
     last = backward(lambda t: t.movedim(-3, -1).contiguous().movedim(-1, -3))
     assert all(same_bits(p, q) for p, q in zip(plain, last, strict=True))
     if len(clients) < 2:
-        assert [t.stride(-3) for t in last[:2]] == [1, 1]  # gradients lie as their tensors do
+        assert [t.stride(-3) for t in last[:2]] == [1, 1]  # gradients have the memory format of their tensors
 
 
-def test_one_value_expanded_is_a_gradient_too():
+def test_expanded_gradient():
     inputs = leaves((2, 1, 8, 8), (5, 1, 3, 3), (5,))
     mine = torch.autograd.grad(ops.conv_relu_pool(*inputs).sum(), inputs)
     theirs = torch.autograd.grad(layers(*inputs).sum(), inputs)
@@ -183,7 +183,7 @@ def test_one_value_expanded_is_a_gradient_too():
         assert_close(a, e)
 
 
-def test_images_that_clients_share_and_other_memory_formats_are_not_copied():
+def test_shared_images_and_other_memory_formats_are_not_copied():
     x = torch.randn(4, 3, 9, 9).contiguous(memory_format=torch.channels_last).expand(3, 4, 3, 9, 9)
     weight, bias = torch.randn(3, 6, 3, 5, 5), torch.randn(3, 6)
     with torch.profiler.profile() as profile:
@@ -191,12 +191,12 @@ def test_images_that_clients_share_and_other_memory_formats_are_not_copied():
         torch.ops.pfl_fast.conv_relu_pool_backward(out.contiguous(), x, weight, index, 0, True, True)
     names = [event.name for event in profile.events()]
     assert names.count("pfl_fast::conv_relu_pool") == 1
-    assert names.count("aten::copy_") == 1  # the gradient, on purpose
+    assert names.count("aten::copy_") == 1  # the gradient
     assert same_bits(out, torch.stack([ops.conv_relu_pool(x[i], weight[i], bias[i]) for i in range(3)]))
 
 
 @pytest.mark.parametrize("channels", [3, 32])
-def test_stacked_clients_have_the_bits_of_single_ones(channels):
+def test_stacked_clients_equal_single_clients_to_the_bit(channels):
     x, weight, bias = torch.randn(4, 10, channels, 12, 12), torch.randn(4, 32, channels, 5, 5), torch.randn(4, 32)
     stacked = [t.requires_grad_() for t in (x, weight, bias)]
     gradients = torch.autograd.grad(ops.conv_relu_pool(*stacked).square().sum(), stacked)
@@ -208,7 +208,7 @@ def test_stacked_clients_have_the_bits_of_single_ones(channels):
         assert all(same_bits(g[i], e) for g, e in zip(gradients, expected, strict=True))
 
 
-def test_only_the_gradients_that_are_needed_are_computed():
+def test_only_needed_gradients_are_computed():
     x, weight, bias = torch.randn(2, 1, 8, 8), torch.randn(5, 1, 3, 3), torch.randn(5)
     out, index = torch.ops.pfl_fast.conv_relu_pool(x, weight, bias, 0)
     backward = torch.ops.pfl_fast.conv_relu_pool_backward
@@ -223,7 +223,7 @@ def test_only_the_gradients_that_are_needed_are_computed():
             assert_close(a, e, f"{wanted}", scale=10.0)
 
 
-def test_a_byte_per_result_and_the_inputs_are_all_that_is_kept():
+def test_backward_saves_the_inputs_and_one_byte_per_result():
     x, weight, bias = torch.randn(2, 1, 8, 8), torch.randn(5, 1, 3, 3).requires_grad_(), torch.randn(5)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
@@ -232,14 +232,14 @@ def test_a_byte_per_result_and_the_inputs_are_all_that_is_kept():
     assert [(t.dtype, t.shape) for t in new] == [(torch.uint8, out.shape)]
 
 
-def test_second_derivatives_are_refused_by_name():
+def test_second_derivatives_raise():
     x, weight, bias = leaves((1, 1, 6, 6), (2, 1, 3, 3), (2,))
     (gradient,) = torch.autograd.grad(ops.conv_relu_pool(x, weight, bias).sum(), weight, create_graph=True)
     with pytest.raises(RuntimeError, match="conv_relu_pool: second derivatives are not implemented"):
         gradient.sum().backward()
 
 
-def test_bad_gradients_say_what_is_wrong():
+def test_invalid_gradients_raise_a_clear_error():
     x, weight, bias = torch.randn(2, 1, 8, 8), torch.randn(5, 1, 3, 3), torch.randn(5)
     out, index = torch.ops.pfl_fast.conv_relu_pool(x, weight, bias, 0)
     backward = torch.ops.pfl_fast.conv_relu_pool_backward

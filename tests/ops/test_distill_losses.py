@@ -1,4 +1,4 @@
-"""The four terms against torch's own losses, at the edges, and for clients alone and stacked."""
+"""Tests specific to ``distill_losses``: torch's own losses, edge cases, stacked clients."""
 
 import math
 
@@ -8,9 +8,7 @@ from torch.nn import functional
 
 from pfl_fast import ops
 from pfl_fast.testing import assert_close, same_bits
-
-each_float = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-each_implementation = pytest.mark.parametrize("implementation", ["native", "reference"])
+from tests.ops.operators import both_implementations, each_float
 
 
 def make(*shape, dtype=torch.float32):
@@ -19,7 +17,7 @@ def make(*shape, dtype=torch.float32):
     return *logits, torch.randint(shape[-1], shape[:-1], generator=generator)
 
 
-def test_torch_has_the_same_terms():
+def test_terms_equal_torchs_losses():
     y_g, y_p, y_u, target = make(9, 12, dtype=torch.float64)
     gce, lce, ent, dis = ops.distill_losses(y_g, y_p, y_u, target)
     assert_close(gce, functional.cross_entropy(y_g, target))
@@ -32,7 +30,7 @@ def test_torch_has_the_same_terms():
     assert_close(dis, both)
 
 
-@each_implementation
+@both_implementations
 @each_float
 @pytest.mark.parametrize("classes", [1, 2, 10, 200])
 def test_entropy_of_uniform_and_one_hot_predictions(dtype, implementation, classes):
@@ -53,10 +51,10 @@ def test_entropy_of_uniform_and_one_hot_predictions(dtype, implementation, class
         assert max(abs(float(value)) for value in (gce, lce, ent, dis)) < 1e-30
 
 
-@each_implementation
+@both_implementations
 @each_float
 def test_large_logits_that_disagree(dtype, implementation):
-    """Logits of +-80: each classifier is certain of its own class."""
+    """Uses logits of +-80: each classifier is certain of another class."""
     y_g, y_p = torch.full((2, 4), -80.0), torch.full((2, 4), -80.0)
     y_g[:, 0] = y_p[:, 1] = 80.0
     leaves = [y.to(dtype).requires_grad_() for y in (y_g, y_p, y_p)]
@@ -67,20 +65,20 @@ def test_large_logits_that_disagree(dtype, implementation):
         assert value.dtype == torch.promote_types(dtype, torch.float32)
         assert abs(float(value.detach()) - expected) < 1e-4
     assert all(g.isfinite().all() for g in gradients)
-    # d dis/d y_p = p_p - p_g + p_p (r - sum p_p r) = p_p - p_g where p_p is one-hot; d lce/d y_p is the same.
+    # d dis/d y_p = p_p - p_g + p_p (r - sum p_p r) = p_p - p_g for a one-hot p_p; d lce/d y_p is the same.
     assert_close(gradients[1], torch.tensor([[-1.0, 1.0, 0.0, 0.0]] * 2).to(dtype), scale=10.0)
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_nan_is_not_hidden(which):
+def test_nan_propagates(which):
     y_g, y_p, y_u, target = make(5, 7)
     changed = {0: y_g, 1: y_p, 2: y_u, 3: y_g}[which]
     changed[2, (int(target[2]) + 1) % 7] = math.nan
     assert ops.distill_losses(y_g, y_p, y_u, target)[which].isnan()
 
 
-@each_implementation
-def test_an_empty_batch_costs_nothing(implementation):
+@both_implementations
+def test_losses_of_an_empty_batch_are_zero(implementation):
     leaves = [torch.zeros(2, 0, 5, requires_grad=True) for _ in range(3)]
     with ops.use(implementation):
         results = ops.distill_losses(*leaves, torch.zeros(2, 0, dtype=torch.int64))
@@ -88,7 +86,7 @@ def test_an_empty_batch_costs_nothing(implementation):
 
 
 @each_float
-def test_gradients_by_the_formulas(dtype):
+def test_gradients_equal_the_formulas(dtype):
     *logits, target = make(6, 9, dtype=dtype)
     leaves = [y.requires_grad_() for y in logits]
     weights = torch.tensor([0.5, 2.0, -1.0, 3.0]).to(torch.promote_types(dtype, torch.float32))
@@ -103,7 +101,7 @@ def test_gradients_by_the_formulas(dtype):
 
 
 @each_float
-def test_stacked_clients_get_what_they_get_alone(dtype):
+def test_stacked_clients_equal_single_clients(dtype):
     tensors = make(5, 10, 11, dtype=dtype)
     together, mapped = ops.distill_losses(*tensors), torch.vmap(ops.distill_losses)(*tensors)
     for c in range(5):
@@ -112,7 +110,7 @@ def test_stacked_clients_get_what_they_get_alone(dtype):
             assert same_bits(m[c], a)
 
 
-def test_second_derivatives_are_refused_by_name():
+def test_second_derivatives_raise():
     *logits, target = make(2, 3)
     leaves = [y.requires_grad_() for y in logits]
     losses = ops.distill_losses(*leaves, target)

@@ -1,4 +1,4 @@
-"""The mask: exact splits, the straight-through gradient, thresholds, ends of the noise, clients alone and stacked."""
+"""Tests specific to ``gumbel_mask``: exact splits, straight-through gradient, thresholds, extreme noise, stacks."""
 
 import math
 
@@ -7,9 +7,7 @@ import torch
 
 from pfl_fast import ops
 from pfl_fast.testing import assert_close, same_bits
-
-each_float = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-each_implementation = pytest.mark.parametrize("implementation", ["native", "reference"])
+from tests.ops.operators import both_implementations, each_float
 
 
 def make(shape, dtype=torch.float32, scale=1.0):
@@ -24,7 +22,7 @@ def logistic_noise(seed, shape):
 
 
 @each_float
-def test_each_value_goes_bit_for_bit_to_one_side(dtype):
+def test_hard_mask_copies_each_value_to_one_side(dtype):
     z, logits = make((37, 53), dtype)
     selected, rest = ops.gumbel_mask(z, logits, torch.tensor(3))
     taken = selected != 0
@@ -37,13 +35,13 @@ def test_each_value_goes_bit_for_bit_to_one_side(dtype):
 def test_soft_parts_add_up(dtype):
     z, logits = make((37, 53), dtype)
     selected, rest = ops.gumbel_mask(z, logits, torch.tensor(3), tau=0.5, hard=False)
-    assert_close(selected + rest, z, scale=4.0)  # in half types three roundings
+    assert_close(selected + rest, z, scale=4.0)  # half types round three times
     assert (selected.abs() <= z.abs()).all()
 
 
 @pytest.mark.parametrize("threshold", [0.01, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize("tau", [0.1, 1.0, 10.0])
-def test_hard_mask_and_its_gradient_by_the_formula(threshold, tau):
+def test_hard_mask_and_its_gradient_equal_the_formula(threshold, tau):
     z, logits = (t.requires_grad_() for t in make((19, 31), torch.float64))
     seed = torch.tensor(11)
     selected, rest = ops.gumbel_mask(z, logits, seed, tau, threshold)
@@ -70,9 +68,9 @@ def test_hard_second_derivative_is_straight_through_too():
         assert_close(native, plain)
 
 
-@each_implementation
+@both_implementations
 @each_float
-def test_evaluation_takes_nonnegative_logits_whatever_tau(dtype, implementation):
+def test_evaluation_selects_nonnegative_logits_for_every_tau(dtype, implementation):
     tiny = torch.finfo(dtype).smallest_normal
     logits = torch.tensor([-80.0, -1.0, -1e-3, -tiny, -0.0, 0.0, tiny, 1e-3, 80.0], dtype=dtype)
     z = torch.arange(1.0, 10.0).to(dtype)
@@ -83,7 +81,7 @@ def test_evaluation_takes_nonnegative_logits_whatever_tau(dtype, implementation)
             assert torch.equal(rest, torch.where(logits >= 0, 0, z))
 
 
-@each_implementation
+@both_implementations
 @each_float
 @pytest.mark.parametrize("hard", [True, False])
 @pytest.mark.parametrize("noise", [True, False])
@@ -97,11 +95,11 @@ def test_extreme_logits_and_temperatures_stay_finite(dtype, implementation, hard
             assert all(t.isfinite().all() for t in (*results, *gradients))
             if tau < 1e3:
                 assert float(results[0][::6].detach().abs().max()) < 1e-20  # logits of -80
-                assert torch.equal(results[0][1::6], z[1::6])  # of 80
+                assert torch.equal(results[0][1::6], z[1::6])  # logits of 80
 
 
-def seeds_that_draw(condition, count=1 << 24):
-    """A seed and an element whose uniform number satisfies the condition."""
+def find_seed(condition, count=1 << 24):
+    """Returns a seed and an element whose uniform number satisfies the condition."""
     for start in range(64):
         u = ops.philox_uniform(torch.tensor(start), [count])
         found = condition(u).nonzero()
@@ -111,9 +109,9 @@ def seeds_that_draw(condition, count=1 << 24):
 
 
 @pytest.mark.parametrize("end", [-1, 1])
-def test_both_ends_of_the_noise(end):
-    """u next to 0 and next to 1 give noise of about -16.6 and 16.6, in the kernel as in the formula."""
-    seed, element = seeds_that_draw((lambda u: u < 2e-7) if end < 0 else (lambda u: u > 1 - 2e-7))
+def test_extreme_noise(end):
+    """The smallest and largest u give noise of about -16.6 and 16.6, in the kernel and in the formula."""
+    seed, element = find_seed((lambda u: u < 2e-7) if end < 0 else (lambda u: u > 1 - 2e-7))
     size = element + 1
     border = float(logistic_noise(seed, [size])[element])
     assert end * border > 15
@@ -127,7 +125,7 @@ def test_both_ends_of_the_noise(end):
             assert abs(float(soft[element]) - 1 / (1 + math.exp(-shift))) < 2e-6
 
 
-def test_every_dtype_sees_the_same_noise():
+def test_noise_is_the_same_for_every_dtype():
     z, logits = torch.ones(5000), torch.zeros(5000)
     masks = [
         ops.gumbel_mask(z.to(d), logits.to(d), torch.tensor(9))[0].bool()
@@ -136,8 +134,8 @@ def test_every_dtype_sees_the_same_noise():
     assert all(torch.equal(masks[0], m) for m in masks[1:])
 
 
-def test_the_law_of_the_mask():
-    """P(m = 1) = sigmoid(logit) at threshold 1/2, the law of a comparison of two Gumbel draws."""
+def test_distribution_of_the_mask():
+    """P(m = 1) = sigmoid(logit) at threshold 1/2, as for a comparison of two Gumbel draws."""
     for logit in (-2.0, 0.0, 1.0):
         size = 1 << 18
         selected, _ = ops.gumbel_mask(torch.ones(size), torch.full((size,), logit), torch.tensor(4), tau=0.3)
@@ -147,7 +145,7 @@ def test_the_law_of_the_mask():
 
 @each_float
 @pytest.mark.parametrize("hard", [True, False])
-def test_stacked_clients_get_what_they_get_alone(dtype, hard):
+def test_stacked_clients_equal_single_clients(dtype, hard):
     seeds = torch.tensor([5, -7, 5, 2**61])
     z, logits = make((4, 10, 51), dtype)
     together = ops.gumbel_mask(z, logits, seeds, hard=hard)
@@ -168,7 +166,7 @@ def test_shared_features_are_read_in_place_for_every_seed():
 
 
 @pytest.mark.parametrize("hard", [True, False])
-def test_compiled_whole(hard):
+def test_compiles_as_one_graph(hard):
     z, logits = (t.requires_grad_() for t in make((4, 9)))
 
     def function(z, logits):

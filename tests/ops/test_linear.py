@@ -1,4 +1,4 @@
-"""What is special to ``linear``: which products torch does, strides, what is kept and what is computed."""
+"""Tests specific to ``linear``: products left to torch, strides, skipped zeros, saved tensors, needed gradients."""
 
 import pytest
 import torch
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pfl_fast import ops
-from pfl_fast.ops.linear import LEAST_PRODUCTS, ROWS
+from pfl_fast.ops.linear import MIN_PRODUCTS, ROWS
 from pfl_fast.testing import assert_close, same_bits
+from tests.ops.operators import FLOATS, each_float
 
 pytestmark = pytest.mark.skipif(not ops.NATIVE.available, reason="no native library")
-FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-ENOUGH = LEAST_PRODUCTS // ROWS.start // 64  # outputs for the fewest rows of 64 values
+MIN_OUTPUTS = MIN_PRODUCTS // ROWS.start // 64  # fewest outputs that run natively for ROWS.start rows of 64 values
 
 
 def native(x, weight, bias=None):
@@ -34,9 +34,9 @@ def operators_called(function):
     return [event.name for event in profile.events()]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@each_float
 def test_integers_are_exact(dtype):
-    """Products and sums of small integers have no rounding: every path gives torch's bits."""
+    """Products and sums of small integers are exact, so every path gives torch's bits."""
     generator = torch.Generator().manual_seed(3)
     for b, k, n in [(1, 3, 2), (6, 16, 4), (7, 33, 18), (13, 130, 49), (64, 70, 5)]:
         shapes = (b, k), (n, k), (n,)
@@ -78,31 +78,31 @@ def test_nan_and_infinity_stay_in_their_rows_and_outputs():
 
 
 @pytest.mark.parametrize("rows", [ROWS.start - 1, ROWS.start, ROWS.stop - 1, ROWS.stop])
-def test_torch_does_what_has_one_row_or_many(rows):
-    x, weight, bias = tensors(rows, 64, ENOUGH)
+def test_torch_computes_one_row_and_many_rows(rows):
+    x, weight, bias = tensors(rows, 64, MIN_OUTPUTS)
     names = operators_called(lambda: ops.linear(x, weight, bias))
     assert ("pfl_fast::linear" in names) == (rows in ROWS)
     assert ("aten::linear" in names) == (rows not in ROWS)
     assert_close(ops.linear(x, weight, bias), functional.linear(x, weight, bias), scale=10.0)
 
 
-def test_torch_does_what_is_little_work():
-    x, weight, bias = tensors(ROWS.start, 64, ENOUGH)
+def test_torch_computes_small_products():
+    x, weight, bias = tensors(ROWS.start, 64, MIN_OUTPUTS)
     assert "pfl_fast::linear" in operators_called(lambda: ops.linear(x, weight, bias))
     assert "pfl_fast::linear" not in operators_called(lambda: ops.linear(x, weight[1:], bias[1:]))
 
 
-@pytest.mark.parametrize("outputs", [ENOUGH, ENOUGH - 1])
+@pytest.mark.parametrize("outputs", [MIN_OUTPUTS, MIN_OUTPUTS - 1])
 @pytest.mark.parametrize("bias", [True, False])
-def test_stacked_and_mapped_clients_are_decided_like_single_ones(outputs, bias):
+def test_stacked_clients_take_the_path_of_single_clients(outputs, bias):
     given = tensors(ROWS.start, 64, outputs, 3)[: 3 if bias else 2]
     for stacked in (lambda: ops.linear(*given), lambda: torch.vmap(ops.linear)(*given)):
-        assert ("pfl_fast::linear" in operators_called(stacked)) == (outputs == ENOUGH)
+        assert ("pfl_fast::linear" in operators_called(stacked)) == (outputs == MIN_OUTPUTS)
         singles = torch.stack([ops.linear(*(t[i] for t in given)) for i in range(3)])
         assert_close(stacked(), singles, scale=10.0)
 
 
-def test_what_torch_does_keeps_its_type_under_autocast():
+def test_products_left_to_torch_keep_their_dtype_under_autocast():
     small = tensors(2, 3, 4)
     with torch.autocast("cpu", torch.bfloat16):
         assert functional.linear(*small).dtype == torch.bfloat16
@@ -110,8 +110,8 @@ def test_what_torch_does_keeps_its_type_under_autocast():
     assert same_bits(inside, functional.linear(*small))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_stacked_clients_have_the_bits_of_single_ones(dtype):
+@each_float
+def test_stacked_clients_equal_single_clients_to_the_bit(dtype):
     stacked = [t.requires_grad_() for t in tensors(10, 100, 70, 4, dtype=dtype)]
     out = native(*stacked)
     gradients = torch.autograd.grad(out.square().sum(), stacked)
@@ -123,16 +123,16 @@ def test_stacked_clients_have_the_bits_of_single_ones(dtype):
         assert all(same_bits(g[i], e) for g, e in zip(gradients, expected, strict=True))
 
 
-def lanes_lie_across(rows):
-    """As csrc/linear_kernel.h decides it: whether a forward's sums lie side by side, and so have one order."""
+def sums_rows_in_lanes(rows):
+    """Returns whether the forward vectorises over rows, as csrc/linear_kernel.h decides; sums then have one order."""
     return rows > 16 and 5 * rows >= 4 * (rows + 15 >> 4 << 4)
 
 
-def test_a_row_has_the_same_bits_among_any_others():
-    """Tiles of rows differ with their number. Sums have one of two orders in the forward, and one in the backward."""
+def test_bits_of_a_row_do_not_depend_on_other_rows():
+    """Tiling depends on the number of rows. The forward has two orders of summation, the backward one."""
     x, weight, bias = tensors(70, 600, 33)
     for across in (False, True):
-        numbers = [b for b in range(1, 71) if lanes_lie_across(b) == across]
+        numbers = [b for b in range(1, 71) if sums_rows_in_lanes(b) == across]
         most = native(x[: numbers[-1]], weight, bias)
         assert all(same_bits(native(x[:b], weight, bias), most[:b]) for b in numbers)
     grad = torch.randn(70, 33)
@@ -141,7 +141,7 @@ def test_a_row_has_the_same_bits_among_any_others():
 
 
 def some_zeros(x):
-    """Whole columns, columns in some rows, and single values are zero, of either sign."""
+    """Returns x with zeros of either sign in whole columns, in parts of columns and in single values."""
     x = x.clone()
     x[:, ::3] = 0
     x[: len(x) // 2, 1::3] = 0
@@ -152,8 +152,8 @@ def some_zeros(x):
 
 @pytest.mark.parametrize("rows", [1, 5, 6, 10, 26, 32, 40, 64, 70, 100])
 @pytest.mark.parametrize("inputs", [7, 64, 96, 97, 200])
-def test_zeros_that_are_left_out_change_no_bit(rows, inputs):
-    """Integers have no rounding; what is left out is zero in all rows, in some, or nowhere."""
+def test_skipping_zeros_does_not_change_the_bits(rows, inputs):
+    """Uses integers, whose sums are exact, with zeros in all rows, in some rows, or nowhere."""
     torch.manual_seed(1)
     x, weight, bias = (torch.randint(-3, 4, s).float() for s in ((rows, inputs), (70, inputs), (70,)))
     grad = torch.randint(-3, 4, (rows, 70)).float()
@@ -165,12 +165,12 @@ def test_zeros_that_are_left_out_change_no_bit(rows, inputs):
         assert all(torch.equal(f, e) for f, e in zip(found, expected, strict=True))
 
 
-def thinned(tensor, share):
+def with_zeros(tensor, share):
     return tensor * (torch.rand(tensor.shape) < share)
 
 
-def in_order(left, right):
-    """``left @ right``, products and sums rounded one after the other."""
+def sequential_matmul(left, right):
+    """Returns ``left @ right`` with products added one after the other."""
     total = torch.zeros(left.shape[0], right.shape[1])
     for i in range(left.shape[1]):
         total += left[:, i : i + 1] * right[i]
@@ -178,29 +178,29 @@ def in_order(left, right):
 
 
 @pytest.mark.parametrize("inputs", [65, 300])
-@pytest.mark.parametrize("of_grad", [0.0, 0.2, 0.6, 1.0])
-@pytest.mark.parametrize("of_x", [0.0, 0.2, 0.6, 1.0])
-def test_whatever_is_left_out_sums_have_one_order(of_x, of_grad, inputs):
-    """Which way a product goes depends on how much of its factors is zero; its bits do not."""
+@pytest.mark.parametrize("grad_density", [0.0, 0.2, 0.6, 1.0])
+@pytest.mark.parametrize("x_density", [0.0, 0.2, 0.6, 1.0])
+def test_order_of_sums_does_not_depend_on_zeros(x_density, grad_density, inputs):
+    """The algorithm depends on the share of zeros; the bits do not."""
     torch.manual_seed(2)
     x, weight, _ = tensors(40, inputs, 110)
-    x, grad = thinned(x, of_x), thinned(torch.randn(40, 110), of_grad)
+    x, grad = with_zeros(x, x_density), with_zeros(torch.randn(40, 110), grad_density)
     grad_x, grad_weight, _ = native_backward(grad, x, weight)
-    assert lanes_lie_across(40)
-    assert torch.equal(native(x, weight), in_order(x, weight.T))
-    assert torch.equal(grad_x, in_order(grad, weight))
-    assert torch.equal(grad_weight, in_order(grad.T, x))
+    assert sums_rows_in_lanes(40)
+    assert torch.equal(native(x, weight), sequential_matmul(x, weight.T))
+    assert torch.equal(grad_x, sequential_matmul(grad, weight))
+    assert torch.equal(grad_weight, sequential_matmul(grad.T, x))
 
 
-def test_a_single_row_is_not_left_out_with_the_others():
-    """A value in the last row of a chunk alone is used, and NaN is not zero."""
+def test_a_nonzero_value_in_a_single_row_is_used():
+    """The value may be in the last row of a chunk only, or NaN."""
     x, weight, bias = tensors(64, 100, 50)
     x[:31, 5], x[32:, 5], x[:, 7] = 0, 0, 0
     x[63, 7] = torch.nan
     assert_close(native(x, weight, bias), functional.linear(x, weight, bias), scale=20.0)
 
 
-def test_rows_apart_are_not_copied():
+def test_rows_with_gaps_are_not_copied():
     x, weight, bias = tensors(10, 64, 40)
     wide_x, wide_weight = torch.randn(10, 100), torch.randn(40, 99)
     wide_x[:, 3:67], wide_weight[:, 1:65] = x, weight
@@ -231,7 +231,7 @@ def test_gradients_do_not_depend_on_strides(clients):
     assert all(same_bits(p, t) for p, t in zip(plain, turned, strict=True))
 
 
-def test_one_value_expanded_is_a_gradient_too():
+def test_expanded_gradient():
     given = [t.requires_grad_() for t in tensors(4, 20, 9, dtype=torch.float64)]
     mine = torch.autograd.grad(native(*given).sum(), given)
     theirs = torch.autograd.grad(functional.linear(*given).sum(), given)
@@ -239,7 +239,7 @@ def test_one_value_expanded_is_a_gradient_too():
         assert_close(m, t, scale=10.0)
 
 
-def test_only_the_gradients_that_are_needed_are_computed():
+def test_only_needed_gradients_are_computed():
     x, weight, bias = tensors(3, 20, 9)
     grad = torch.randn(3, 9)
     full = native_backward(grad, x, weight)
@@ -255,7 +255,7 @@ def test_only_the_gradients_that_are_needed_are_computed():
             assert [t.grad is not None for t in given] == needs
 
 
-def test_the_inputs_are_all_that_is_kept():
+def test_backward_saves_only_inputs():
     x, weight, bias = tensors(3, 20, 9)
     weight.requires_grad_()
     kept = []
@@ -264,10 +264,10 @@ def test_the_inputs_are_all_that_is_kept():
     assert {t.data_ptr() for t in kept} == {x.data_ptr(), weight.data_ptr()}
 
 
-def test_the_short_way_to_gradients_is_the_registered_one():
-    """The function does without what torch wraps around registered gradients, where it can."""
-    given = [t.requires_grad_() for t in tensors(ROWS.start, 64, ENOUGH)]
-    grad = torch.randn(ROWS.start, ENOUGH)
+def test_direct_autograd_function_equals_the_registered_backward():
+    """``backend.call`` bypasses torch's wrapper of registered backwards where possible."""
+    given = [t.requires_grad_() for t in tensors(ROWS.start, 64, MIN_OUTPUTS)]
+    grad = torch.randn(ROWS.start, MIN_OUTPUTS)
     out, registered = ops.linear(*given), native(*given)
     assert type(out.grad_fn) is not type(registered.grad_fn)
     assert same_bits(out.detach(), registered.detach())
@@ -287,8 +287,8 @@ def square_sum(*tensors):
     return ops.linear(*tensors).square().sum()
 
 
-def test_derivatives_of_functions_are_torchs():
-    given = tensors(ROWS.start, 64, ENOUGH, dtype=torch.float64)
+def test_functorch_derivatives_equal_autograd():
+    given = tensors(ROWS.start, 64, MIN_OUTPUTS, dtype=torch.float64)
     tracked = [t.clone().requires_grad_() for t in given]
     expected = torch.autograd.grad(square_sum(*tracked), tracked)
     found = torch.func.grad(square_sum, argnums=(0, 1, 2))(*given)
@@ -299,7 +299,7 @@ def test_derivatives_of_functions_are_torchs():
 
 
 def test_compiled_functions_run_the_operator():
-    tracked = [t.requires_grad_() for t in tensors(ROWS.start, 64, ENOUGH)]
+    tracked = [t.requires_grad_() for t in tensors(ROWS.start, 64, MIN_OUTPUTS)]
     given = [t.detach().clone().requires_grad_() for t in tracked]
     compiled = torch.compile(square_sum, fullgraph=True, backend="aot_eager")
     assert "pfl_fast::linear" in operators_called(lambda: compiled(*tracked).backward())
@@ -307,15 +307,15 @@ def test_compiled_functions_run_the_operator():
         assert same_bits(t.grad, e)
 
 
-def test_second_derivatives_are_refused_by_name():
-    x, weight, bias = (t.requires_grad_() for t in tensors(ROWS.start, 64, ENOUGH))
+def test_second_derivatives_raise():
+    x, weight, bias = (t.requires_grad_() for t in tensors(ROWS.start, 64, MIN_OUTPUTS))
     (gradient,) = torch.autograd.grad(ops.linear(x, weight, bias).square().sum(), weight, create_graph=True)
     with pytest.raises(RuntimeError, match="linear: second derivatives are not implemented"):
         gradient.sum().backward()
 
 
 @pytest.mark.parametrize("needs", [(True, False, False), (False, True, True)])
-def test_wrong_gradients_are_named(needs):
+def test_invalid_gradients_raise_a_clear_error(needs):
     x, weight, _ = tensors(3, 20, 9)
     with pytest.raises(RuntimeError, match=r"linear_backward: grad must have the shape of the result.*got \[3, 8\]"):
         native_backward(torch.randn(3, 8), x, weight, *needs)

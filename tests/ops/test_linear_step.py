@@ -1,4 +1,4 @@
-"""What is special to ``linear_step_``: the bits of ``sgd_``, what is left alone, strides, autograd."""
+"""Tests specific to ``linear_step_``: equality with ``sgd_``, tensors not written to, strides, autograd."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def stepped(weight, grad, x, **options):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_it_has_the_bits_of_a_gradient_and_sgd(dtype, weight_decay):
+def test_equals_gradient_and_sgd_to_the_bit(dtype, weight_decay):
     for rows, inputs, outputs in [(1, 3, 2), (10, 130, 60), (64, 512, 100)]:
         weight, grad, x = tensors(rows, inputs, outputs, dtype=dtype)
         grad[:, ::3] = 0
@@ -36,7 +36,7 @@ def test_it_has_the_bits_of_a_gradient_and_sgd(dtype, weight_decay):
         assert same_bits(elsewhere, expected)
 
 
-def test_the_start_is_left_as_it_is():
+def test_start_is_not_modified():
     weight, grad, x = tensors()
     start, before = weight.clone(), weight.clone()
     ops.linear_step_(weight, grad, x, lr=0.1, start=start)
@@ -53,7 +53,7 @@ def test_rows_without_a_gradient_are_not_written():
     assert bool(torch.isfinite(result[[i for i in range(55) if i != 3]]).all())
 
 
-def test_stacked_clients_have_the_bits_of_single_ones():
+def test_stacked_clients_equal_single_clients_to_the_bit():
     weight, grad, x = tensors(5, 70, 55, 3)
     grad[1, :, ::2] = 0
     x[2, :, ::2] = 0
@@ -61,7 +61,7 @@ def test_stacked_clients_have_the_bits_of_single_ones():
     assert all(same_bits(whole[i], stepped(weight[i], grad[i], x[i])) for i in range(3))
 
 
-def test_slices_are_written_where_they_are_and_other_strides_through_a_copy():
+def test_slices_are_updated_in_place_and_other_strides_through_a_copy():
     weight, grad, x = tensors()
     expected = stepped(weight, grad, x)
     wide = torch.full((55, 99), 5.0)
@@ -73,13 +73,13 @@ def test_slices_are_written_where_they_are_and_other_strides_through_a_copy():
     assert same_bits(stepped(weight, grad.T.contiguous().T, x.T.contiguous().T), expected)
 
 
-def test_what_is_expanded_cannot_be_written():
+def test_expanded_weights_raise():
     _, grad, x = tensors()
     with pytest.raises(RuntimeError, match=r"linear_step_: weight must not be expanded.*stride 0 in dimension 0"):
         ops.linear_step_(torch.zeros(1, 70).expand(55, 70), grad, x, lr=0.1)
 
 
-def test_a_graph_that_kept_the_weight_knows_that_it_changed():
+def test_backward_raises_if_a_saved_weight_changed():
     weight, grad, x = tensors()
     weight.requires_grad_()
     loss = (x.requires_grad_() @ weight.T).square().sum()
@@ -88,6 +88,6 @@ def test_a_graph_that_kept_the_weight_knows_that_it_changed():
         loss.backward()
 
 
-def test_no_rows_are_a_step_of_decay():
+def test_without_rows_only_weight_decay_is_applied():
     weight, grad, x = tensors(rows=0)
     assert_close(stepped(weight, grad, x, weight_decay=0.5), weight * (1 - 0.1 * 0.5))

@@ -1,13 +1,11 @@
-"""What is special to ``mix``: exact selection, straight-through choices, the papers' gradients, stacked clients."""
+"""Tests specific to ``mix``: exact selection, straight-through choices, the papers' gradients, stacked clients."""
 
 import pytest
 import torch
 
 from pfl_fast import ops
 from pfl_fast.testing import assert_close, same_bits
-
-both_implementations = pytest.mark.parametrize("implementation", ["native", "reference"])
-each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+from tests.ops.operators import both_implementations, each_float
 
 
 def model(*batch, dtype=torch.float64, requires_grad=False):
@@ -16,9 +14,9 @@ def model(*batch, dtype=torch.float64, requires_grad=False):
 
 
 @both_implementations
-@each_dtype
+@each_float
 @pytest.mark.parametrize("elementwise", [False, True])
-def test_what_is_not_chosen_does_not_matter(implementation, dtype, elementwise):
+def test_the_value_not_chosen_does_not_affect_the_result(implementation, dtype, elementwise):
     good = torch.randn(2000).to(dtype)
     bad = torch.full((2000,), float("nan"), dtype=dtype)
     bad[::2] = float("inf")
@@ -32,7 +30,7 @@ def test_what_is_not_chosen_does_not_matter(implementation, dtype, elementwise):
 
 
 @both_implementations
-def test_gradient_of_the_copy_not_chosen_is_zero(implementation):
+def test_gradient_of_the_tensor_not_chosen_is_zero(implementation):
     for value, hard in ((0.0, False), (1.0, False), (0.2, True), (0.5, True), (0.8, True)):
         local, global_ = torch.randn(3000, requires_grad=True), torch.randn(3000, requires_grad=True)
         choice = torch.tensor(value, requires_grad=True)
@@ -46,7 +44,7 @@ def test_gradient_of_the_copy_not_chosen_is_zero(implementation):
         assert_close(choice.grad, torch.dot(cotangent, (global_ - local).detach()), scale=100)
 
 
-def test_infinite_gradients_do_not_reach_the_copy_not_chosen():
+def test_infinite_gradients_do_not_affect_the_tensor_not_chosen():
     local, global_ = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
     ops.mix(local, global_, torch.tensor(1.0)).backward(torch.full((4,), float("inf")))
     assert torch.equal(local.grad, torch.zeros(4))
@@ -103,7 +101,7 @@ def test_fedala_gradient(implementation):
 @both_implementations
 @pytest.mark.parametrize("per_segment", [False, True])
 def test_stacked_clients_are_one_call(implementation, per_segment):
-    """Each client has its local model and its choice; the global one is shared and not copied."""
+    """Each client has a local model and a choice; the global model is shared and not copied."""
     clients, segments = 4, [1, 0, 1] if per_segment else None
     local, global_ = model(clients, requires_grad=True), model(requires_grad=True)
     shape = (clients, 2) if per_segment else (clients,)
@@ -116,7 +114,7 @@ def test_stacked_clients_are_one_call(implementation, per_segment):
         mixed = torch.vmap(one)(local, choice)
         sum((m**2).sum() for m in mixed).backward()
     calls = [event.name for event in profile.events() if event.name.startswith("pfl_fast::mix")]
-    # The forward is seen before and behind its batching rule; the backward is already batched.
+    # The profiler sees the forward before and after its vmap rule; the backward is already batched.
     expected = ["pfl_fast::mix", "pfl_fast::mix", "pfl_fast::mix_backward"]
     assert calls == (expected if implementation == "native" else [])
     twins = [[x.detach().clone().requires_grad_() for x in tensors] for tensors in (local, global_, [choice])]

@@ -1,4 +1,4 @@
-"""What is special to ``mmd_rbf``: exact zeros, large coordinates, one gradient at a time."""
+"""Tests specific to ``mmd_rbf``: exact zeros, large coordinates, needed gradients."""
 
 import math
 
@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from pfl_fast import ops
 from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
+from tests.ops.operators import both_implementations, each_float
 
-FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 FEDCP = (10.0, 15.0, 20.0, 50.0)
 native = pytest.mark.skipif(not ops.NATIVE.available, reason="no native library")
 
 
 @native
-@pytest.mark.parametrize("dtype", FLOATS)
+@each_float
 @pytest.mark.parametrize("size", [1.0, 1e4])
-def test_equal_sets_are_at_distance_zero_and_pull_at_nothing(dtype, size):
+def test_equal_sets_have_distance_zero_and_zero_gradients(dtype, size):
     x = (size * torch.randn(2, 13, 530)).to(dtype).requires_grad_()
     y = x.detach().clone().requires_grad_()
     value = ops.mmd_rbf(x, y)
@@ -29,7 +29,7 @@ def test_equal_sets_are_at_distance_zero_and_pull_at_nothing(dtype, size):
 
 
 @native
-def test_equal_points_among_others_are_at_distance_zero():
+def test_equal_points_among_others_have_distance_zero():
     x = 1e3 * torch.randn(9, 600)
     x[7] = x[2]
     _, weights = torch.ops.pfl_fast.mmd_rbf(x, x.clone(), FEDCP)
@@ -40,7 +40,7 @@ def test_equal_points_among_others_are_at_distance_zero():
 
 
 @native
-@pytest.mark.parametrize("dtype", FLOATS)
+@each_float
 def test_large_coordinates_give_no_nan(dtype):
     x = (1e4 + torch.randn(8, 4096)).to(dtype).requires_grad_()
     y = (-1e4 + torch.randn(8, 4096)).to(dtype)
@@ -60,7 +60,7 @@ def test_infinite_distances_give_no_nan():
     assert not gradient.isnan().any()
 
 
-@pytest.mark.parametrize("implementation", ["native", "reference"])
+@both_implementations
 def test_one_point(implementation):
     x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -1.0]])
     with ops.use(implementation):
@@ -80,8 +80,8 @@ def test_not_negative_symmetric_and_equal_to_the_reference_in_double(points, fea
 
 
 @native
-def test_near_points_keep_digits_that_gram_matrices_lose():
-    """Features that share a large offset, as after a ReLU without a norm."""
+def test_close_points_are_more_precise_than_with_gram_matrices():
+    """Features share a large offset, as after a ReLU without normalisation."""
     offset = 1e3 * torch.rand(256)
     x, y = (offset + 0.2 * torch.randn(12, 256) for _ in range(2))
     exact = reference.mmd_rbf(x.double(), y.double(), FEDCP)
@@ -90,7 +90,7 @@ def test_near_points_keep_digits_that_gram_matrices_lose():
 
 
 @native
-def test_only_the_gradient_that_is_needed_is_computed():
+def test_only_the_needed_gradient_is_computed():
     x, y = torch.randn(2, 6, 5), torch.randn(2, 6, 5)
     leaves = x.clone().requires_grad_(), y.clone().requires_grad_()
     both = torch.autograd.grad(ops.mmd_rbf(*leaves).sum(), leaves)
@@ -103,14 +103,14 @@ def test_only_the_gradient_that_is_needed_is_computed():
 
 
 @native
-def test_stacked_clients_have_the_bits_of_single_ones():
+def test_stacked_clients_equal_single_clients_to_the_bit():
     x, y = torch.randn(4, 10, 70), torch.randn(4, 10, 70)
     assert same_bits(ops.mmd_rbf(x, y), torch.stack([ops.mmd_rbf(x[i], y[i]) for i in range(4)]))
 
 
 @native
-def test_second_derivatives_are_refused_by_name():
+def test_second_derivatives_raise():
     x = torch.randn(3, 2, requires_grad=True)
     (gradient,) = torch.autograd.grad(ops.mmd_rbf(x, torch.randn(3, 2)), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="mmd_rbf: gradients can be taken once"):
+    with pytest.raises(RuntimeError, match="mmd_rbf: second derivatives are not implemented"):
         gradient.sum().backward()

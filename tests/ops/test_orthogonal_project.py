@@ -1,4 +1,4 @@
-"""What is special to ``orthogonal_project``: the projectors' algebra, bases as constants, batching over bases."""
+"""Tests specific to ``orthogonal_project``: algebra of projections, constant bases, vmap over bases."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pfl_fast import ops
 from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
+from tests.ops.operators import both_implementations
 
-both_implementations = pytest.mark.parametrize("implementation", ["native", "reference"])
 native = pytest.mark.skipif(not ops.NATIVE.available, reason="no native library")
 
 
@@ -19,7 +19,7 @@ def blocks(width, *ranks, dtype=torch.float32):
 
 
 def projectors(width, basis_g, basis_p):
-    """Both d x d matrices, made by the operator from the unit vectors."""
+    """Returns both d x d projection matrices, computed by the operator from unit vectors."""
     unit = torch.eye(width, dtype=basis_g.dtype)
     return ops.orthogonal_project(unit, unit, basis_g, basis_p, 0.5)[:2]
 
@@ -62,7 +62,7 @@ def test_inner_products_vanish_unless_relu_follows(implementation):
 
 
 @both_implementations
-def test_full_rank_is_the_identity_and_rank_zero_is_nothing(implementation):
+def test_full_rank_is_the_identity_and_rank_zero_is_zero(implementation):
     (full,) = blocks(40, 40)
     f = torch.randn(6, 40, requires_grad=True)
     with ops.use(implementation):
@@ -87,7 +87,7 @@ def test_bases_are_constants(implementation):
 
 
 @native
-def test_only_the_gradient_that_is_needed_is_computed():
+def test_only_the_needed_gradient_is_computed():
     f_g, f_p, (basis_g, basis_p) = torch.randn(5, 12), torch.randn(5, 12), blocks(12, 3, 4)
     leaves = f_g.clone().requires_grad_(), f_p.clone().requires_grad_()
     both = torch.autograd.grad(sum(r.sum() for r in ops.orthogonal_project(*leaves, basis_g, basis_p, 0.3)), leaves)
@@ -101,7 +101,7 @@ def test_only_the_gradient_that_is_needed_is_computed():
 @native
 @pytest.mark.parametrize("used", range(4))
 @pytest.mark.parametrize("relu", [False, True])
-def test_gradient_through_one_result_alone(used, relu):
+def test_gradient_through_one_result_only(used, relu):
     f, (basis_g, basis_p) = torch.randn(2, 5, 12), blocks(12, 5, 4)
     mine, theirs = f.clone().requires_grad_(), f.clone().requires_grad_()
     actual = ops.orthogonal_project(mine[0], mine[1], basis_g, basis_p, 0.3, relu)[used]
@@ -143,7 +143,7 @@ def test_nested_vmap_over_clients_and_bases_under_autograd():
 
 @native
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_layout_of_the_bases_does_not_matter(dtype):
+def test_result_does_not_depend_on_the_memory_layout_of_the_bases(dtype):
     f, (basis_g, basis_p) = torch.randn(5, 20).to(dtype), blocks(20, 9, 8, dtype=dtype)
     plain = ops.orthogonal_project(f, f, basis_g, basis_p, 0.5)
     strange = ops.orthogonal_project(f, f, basis_g.mT.contiguous().mT, torch.cat([basis_p] * 2, 1)[:, 8:], 0.5)
@@ -151,7 +151,7 @@ def test_layout_of_the_bases_does_not_matter(dtype):
 
 
 @native
-def test_stacked_clients_have_the_bits_of_single_ones():
+def test_stacked_clients_equal_single_clients_to_the_bit():
     f_g, f_p, basis_g, basis_p = (torch.randn(s) for s in ((3, 5, 70), (3, 5, 70), (70, 9), (3, 70, 11)))
     stacked = ops.orthogonal_project(f_g, f_p, basis_g, basis_p, 0.5)
     for i in range(3):
@@ -180,9 +180,9 @@ def test_half_features_are_summed_in_float():
 
 
 @native
-def test_second_derivatives_are_refused_by_name():
+def test_second_derivatives_raise():
     f, (basis_g, basis_p) = torch.randn(3, 8, requires_grad=True), blocks(8, 2, 2)
     inner = ops.orthogonal_project(f, f, basis_g, basis_p, 0.5, relu=True)[3]
     (gradient,) = torch.autograd.grad(inner.sum(), f, create_graph=True)
-    with pytest.raises(RuntimeError, match="orthogonal_project: gradients can be taken once"):
+    with pytest.raises(RuntimeError, match="orthogonal_project: second derivatives are not implemented"):
         gradient.sum().backward()

@@ -1,4 +1,4 @@
-"""The noise: the published test vectors, the law, independence of neighbours."""
+"""Tests specific to ``philox_uniform``: published test vectors, distribution, independence of neighbours."""
 
 import torch
 
@@ -15,7 +15,7 @@ def test_known_answers():
     assert reference.philox_uniform(torch.tensor(0), [4]).tolist() == expected
 
 
-def test_stacked_clients_draw_what_they_draw_alone():
+def test_stacked_clients_draw_the_numbers_of_single_clients():
     seeds = torch.randint(-(2**62), 2**62, (11,))
     stacked = ops.philox_uniform(seeds, [13, 7])
     assert all(same_bits(stacked[c], ops.philox_uniform(seeds[c], [13, 7])) for c in range(11))
@@ -31,10 +31,10 @@ def test_uniform_on_the_open_interval():
     assert 1 > u.max() > 1 - 1e-5
     assert abs(u.mean() - 0.5) < 4 * (1 / 12 / len(u)) ** 0.5
     assert abs(u.var() - 1 / 12) < 4 * (1 / 180 / len(u)) ** 0.5
-    assert kolmogorov_smirnov(u) < 1.95  # the 0.1 % point
+    assert kolmogorov_smirnov(u) < 1.95  # 0.1 % significance
 
 
-def test_logistic_noise_follows_its_law():
+def test_distribution_of_logistic_noise():
     u = ops.philox_uniform(torch.tensor(4), [1 << 20]).double()
     noise = u.log() - (-u).log1p()
     assert kolmogorov_smirnov(torch.sigmoid(noise)) < 1.95
@@ -52,7 +52,7 @@ def test_neighbouring_seeds_and_elements_are_uncorrelated():
 
 
 def kolmogorov_smirnov(u):
-    """The scaled distance of the sample from the uniform law."""
+    """Returns the scaled Kolmogorov-Smirnov distance from the uniform distribution."""
     ordered = u.sort().values
     steps = torch.arange(len(u) + 1, dtype=torch.float64) / len(u)
     distance = torch.maximum((steps[1:] - ordered).max(), (ordered - steps[:-1]).max())

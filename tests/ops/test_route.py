@@ -1,4 +1,4 @@
-"""What is special to ``route``: shares that add up, extreme logits, noise by client."""
+"""Tests specific to ``route``: shares that add up, extreme logits, noise per client."""
 
 import pytest
 import torch
@@ -6,10 +6,8 @@ import torch
 from pfl_fast import ops
 from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
-from tests.ops.operators import FLOATS
-
-both_implementations = pytest.mark.parametrize("implementation", ["native", "reference"])
-each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+from tests.ops.operators import both_implementations, each_float
+from tests.ops.route_entry import check_shares
 
 
 def make(dtype, *shape, scale=3.0):
@@ -17,31 +15,27 @@ def make(dtype, *shape, scale=3.0):
 
 
 @both_implementations
-@each_dtype
+@each_float
 @pytest.mark.parametrize("seed", [None, 5])
-def test_shares_are_inside_0_and_1_and_add_up(implementation, dtype, seed):
+def test_shares_are_between_0_and_1_and_add_up(implementation, dtype, seed):
     seed = None if seed is None else torch.tensor(seed)
     h, a = make(dtype, 9, 67, scale=1.0)
     with ops.use(implementation):
         r, s = ops.route(torch.ones_like(h), a, seed)
         global_part, personal_part = ops.route(h, a, seed)
-    may_round = torch.finfo(dtype).bits < 32  # half types round a share near 1 to 1
-    for share in (r, s):
-        assert (share > 0).all()
-        assert (share <= 1 if may_round else share < 1).all()
-    assert_close(r + s, torch.ones_like(h))
+    check_shares(r, s)
     assert_close(global_part + personal_part, h)
 
 
-@each_dtype
-def test_half_the_feature_each_for_equal_logits(dtype):
+@each_float
+def test_equal_logits_split_features_in_half(dtype):
     h, _ = make(dtype, 3, 7)
     for part in ops.route(h, torch.full((3, 14), 2.5, dtype=dtype)):
         assert same_bits(part, h / 2)
 
 
 @both_implementations
-@each_dtype
+@each_float
 @pytest.mark.parametrize("seed", [None, 5])
 def test_extreme_logits_stay_finite(implementation, dtype, seed):
     largest = 60000.0 if dtype == torch.float16 else 80.0
@@ -56,7 +50,7 @@ def test_extreme_logits_stay_finite(implementation, dtype, seed):
     assert_close(parts[1][0, :2], torch.tensor([0, 1], dtype=dtype))
 
 
-def test_a_small_share_keeps_its_digits():
+def test_a_small_share_keeps_its_precision():
     a = torch.tensor([[-40.0, 0.0]])
     for parts in (ops.route(torch.ones(1, 1), a), ops.route(torch.ones(1, 1), a.flip(1))[::-1]):
         assert torch.allclose(parts[0].double(), torch.tensor([[-40.0]]).double().exp(), rtol=1e-6, atol=0)
@@ -69,31 +63,31 @@ def test_small_temperature_equals_double_precision():
         assert_close(mine, theirs.float())
 
 
-def test_nan_is_not_hidden():
+def test_nan_propagates():
     h, a = make(torch.float32, 2, 3)
     a[0, 1] = float("nan")
     for part in ops.route(h, a):
         assert part.isnan().tolist() == [[False, True, False], [False] * 3]
 
 
-@each_dtype
+@each_float
 @pytest.mark.parametrize("noisy", [False, True])
-def test_stacked_clients_equal_one_at_a_time_to_the_bit(dtype, noisy):
+def test_stacked_clients_equal_single_clients_to_the_bit(dtype, noisy):
     h, a = make(dtype, 4, 3, 37)
     seeds = torch.tensor([5, -6, 5, 2**40]) if noisy else None
 
-    def both(h, a, seed):
+    def outputs_and_grads(h, a, seed):
         h, a = h.clone().requires_grad_(), a.clone().requires_grad_()
         parts = ops.route(h, a, seed)
         return [*parts, *torch.autograd.grad(parts, [h, a], [torch.ones_like(h), 2 * h.detach()])]
 
-    stacked = both(h, a, seeds)
+    stacked = outputs_and_grads(h, a, seeds)
     for n in range(4):
-        for mine, one in zip(stacked, both(h[n], a[n], seeds[n] if noisy else None), strict=True):
+        for mine, one in zip(stacked, outputs_and_grads(h[n], a[n], seeds[n] if noisy else None), strict=True):
             assert same_bits(mine[n], one)
 
 
-def test_noise_depends_on_the_seed_alone_and_is_logistic():
+def test_noise_depends_on_the_seed_only_and_is_logistic():
     h, a = torch.ones(100, 500), torch.zeros(100, 1000)
     r, _ = ops.route(h, a, torch.tensor(3))
     assert same_bits(r, ops.route(h, a, torch.tensor(3))[0])
@@ -109,7 +103,7 @@ def test_vmap_without_noise():
         assert same_bits(mine, theirs)
 
 
-def test_one_part_alone_has_gradients():
+def test_gradients_through_one_part_only():
     h, a = (t.requires_grad_() for t in make(torch.float64, 3, 4))
     for part in (0, 1):
         mine = torch.autograd.grad(ops.route(h, a)[part].sum(), [h, a])
@@ -118,7 +112,7 @@ def test_one_part_alone_has_gradients():
             assert_close(m, t)
 
 
-def test_second_derivatives_say_that_they_are_not_there():
+def test_second_derivatives_raise():
     h, a = (t.requires_grad_() for t in make(torch.float64, 3, 4))
     (first,) = torch.autograd.grad(ops.route(h, a)[0].sum(), h, create_graph=True)
     with pytest.raises(RuntimeError, match="pfl_fast::route: second derivatives are not implemented"):

@@ -1,12 +1,12 @@
-"""What is special to ``sgd_``: equality with torch.optim.SGD, tensors updated where they are."""
+"""Tests specific to ``sgd_``: equality with torch.optim.SGD, in-place updates of views."""
 
 import pytest
 import torch
 
 from pfl_fast import ops
 from pfl_fast.testing import assert_close, same_bits
+from tests.ops.operators import both_implementations
 
-both_implementations = pytest.mark.parametrize("implementation", ["native", "reference"])
 SETTINGS = [
     {},
     {"weight_decay": 5e-4},
@@ -18,7 +18,7 @@ SETTINGS = [
 
 
 def torch_fuses():
-    """Whether torch's add with alpha is a fused multiply-add here, as it is from AVX2 on."""
+    """Returns whether torch's add with alpha is a fused multiply-add on this processor (AVX2 or later)."""
     a = torch.full((64,), 1 + 2.0**-12)
     return torch.add(torch.full((64,), -1.0), a, alpha=1 + 2.0**-12)[0].item() == 2.0**-11 + 2.0**-24
 
@@ -43,7 +43,7 @@ def test_equals_torch_optim(settings, foreach, dtype):
         assert same_bits(p, q.detach()) or not torch_fuses()
 
 
-def test_pull_equals_the_explicit_gradient_to_the_bit():
+def test_proximal_term_equals_the_explicit_gradient_to_the_bit():
     p, g, center, buffer = (torch.randn(5000) for _ in range(4))
     q, explicit = p.clone(), g.add(p - center, alpha=0.1)
     mine, theirs = buffer.clone(), buffer.clone()
@@ -54,7 +54,7 @@ def test_pull_equals_the_explicit_gradient_to_the_bit():
     assert (same_bits(p, q) and same_bits(mine, theirs)) or not torch_fuses()
 
 
-def test_zero_buffers_are_a_first_step_without_dampening():
+def test_first_step_equals_zero_buffers_without_dampening():
     p, g = torch.randn(100), torch.randn(100)
     results = []
     for first_step in (False, True):
@@ -66,7 +66,7 @@ def test_zero_buffers_are_a_first_step_without_dampening():
 
 
 def strided(kind):
-    """A block of memory, the view of it that is a parameter, and the shape."""
+    """Returns a block of memory and the view of it that serves as parameter."""
     if kind == "rows of a block":
         block = torch.randn(6, 5, 3, 3)
         return block, block[1:4]
@@ -86,7 +86,7 @@ def strided(kind):
         block = torch.randn(7, 9)
         return block, block.t()
     block = torch.randn(5, 4, 12)
-    return block, block[:, 1:3, ::3]  # has no rows of contiguous columns at all
+    return block, block[:, 1:3, ::3]  # no contiguous rows
 
 
 KINDS = [
@@ -119,7 +119,7 @@ def test_views_are_updated_and_nothing_else(kind, like_params, implementation):
         assert torch.equal(memory[untouched], old[untouched])
 
 
-def test_stacked_blocks_equal_one_client_at_a_time():
+def test_stacked_blocks_equal_single_clients():
     block, grads, buffers = torch.randn(5, 33, 7), torch.randn(5, 33, 7), torch.randn(5, 33, 7)
     one_by_one, its_buffers = block.clone(), buffers.clone()
     ops.sgd_([block], [grads], [buffers], lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -152,7 +152,7 @@ def test_parameters_of_a_model_may_require_gradients(implementation):
     assert layer.weight.grad_fn is None
 
 
-def test_autograd_notices_that_a_saved_tensor_changed():
+def test_backward_raises_if_a_saved_tensor_changed():
     weight = torch.ones(3, requires_grad=True)
     loss = (weight**2).sum()
     ops.sgd_([weight], [torch.ones(3)], lr=0.1)
@@ -173,6 +173,6 @@ def test_vmap_refuses_to_write_many_results_into_one_tensor():
         torch.vmap(lambda g: ops.sgd_([shared], [g], lr=0.1) or g)(torch.randn(2, 3))
 
 
-def test_expanded_parameters_are_refused():
+def test_expanded_parameters_raise():
     with pytest.raises(RuntimeError, match=r"sgd_: params\[0\] must not be expanded.*dimension 0"):
         ops.sgd_([torch.ones(1).expand(3)], [torch.ones(3)], lr=0.1)

@@ -1,4 +1,4 @@
-"""The yardstick's twin of an experiment: the same clients, samples, initial values, learning rate and options."""
+"""Conversion of an experiment to the yardstick, with the same clients, samples, initial values and options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pfl_fast.data.federated import FederatedData
 from pfl_fast.methods.base import Tensors
 from pfl_fast.nn import ConvReluPool
 
-# What the yardstick takes of a method's options.
+# Options of a method that the yardstick uses.
 OPTIONS = {
     "fedavg": (),
     "fedper": (),
@@ -23,7 +23,7 @@ OPTIONS = {
     "fedafk": ("lam", "mu_init"),
     "fedios": ("alpha", "lam"),
 }
-# The yardstick's names of what the library calls otherwise.
+# Tensor names of the library -> names of the yardstick.
 NAMES = {
     "cpn.linear.0.": "cpn.0.",
     "cpn.norm.": "cpn.1.",
@@ -35,12 +35,12 @@ NAMES = {
 }
 
 
-def twin(experiment: Experiment, train: Sequence[Iterable] | None = None) -> Server:
-    """The yardstick for an experiment that has not run.
+def to_yardstick(experiment: Experiment, train: Sequence[Iterable] | None = None) -> Server:
+    """Returns the yardstick's server for an experiment that has not run.
 
     Args:
-        experiment: with the default options of its method, but for their numbers.
-        train: for each client what gives its batches; None: loaders over its samples.
+        experiment: experiment with the default options of its method, except for numbers.
+        train: training batches of each client; by default loaders over its samples.
     """
     data, settings = experiment.data, experiment.settings
     numbers = range(data.clients)
@@ -57,7 +57,7 @@ def twin(experiment: Experiment, train: Sequence[Iterable] | None = None) -> Ser
 
 
 def samples(data: FederatedData, split: str, client: int) -> tuple[Tensor, Tensor]:
-    """A client's samples, normalised, in torch's default memory format."""
+    """Returns a client's normalised samples in torch's default memory format."""
     x, y = data.take(data.indices(split, client))
     return x.contiguous(), y
 
@@ -76,14 +76,14 @@ def client_of(experiment: Experiment, number: int) -> nn.Module:
 
 
 class Stage(nn.Conv2d):
-    """Convolution, ReLU and pooling by torch's own operators."""
+    """Convolution, ReLU and max-pooling with torch operators."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.max_pool2d(F.relu(super().forward(x)), 2)
 
 
 def in_plain_torch(extractor: nn.Module) -> nn.Module:
-    """The same layers without the library's operators."""
+    """Returns a copy of the extractor without the library's operators."""
     plain = deepcopy(extractor)
     for name, layer in list(plain.named_modules()):
         if isinstance(layer, ConvReluPool):
@@ -94,11 +94,11 @@ def in_plain_torch(extractor: nn.Module) -> nn.Module:
 
 
 def renamed(tensors: Tensors, wanted: Iterable[str]) -> Tensors:
-    """The library's tensors by the yardstick's names, those that are ``wanted``."""
+    """Returns the ``wanted`` tensors of the library under the yardstick's names."""
     found = {}
     for name, tensor in tensors.items():
-        for theirs, ours in NAMES.items():
-            if name.startswith(theirs):
-                name = name.replace(theirs, ours, 1)
+        for library_name, yardstick_name in NAMES.items():
+            if name.startswith(library_name):
+                name = name.replace(library_name, yardstick_name, 1)
         found[name] = tensor
     return {name: found[name] for name in wanted}
