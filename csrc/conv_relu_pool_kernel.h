@@ -8,13 +8,13 @@
 
 namespace pfl {
 
-constexpr int64_t kConvMostKernel = 7;  // rows of a kernel fit into kConvRowLanes
+constexpr int64_t kConvMaxKernel = 7;  // rows of a kernel fit into kConvRowLanes
 constexpr int64_t kConvRowLanes = 8;
-constexpr int64_t kConvLine = 16;                      // floats in a cache line
-constexpr int64_t kConvMostValues = int64_t{1} << 24;  // in a sample, so that places in it are 32-bit numbers
-constexpr int64_t kConvWideKernel = 5;                 // with many channels in, what Winograd's tiles are made for
-constexpr int64_t kConvWideChannels = 8;               // from how many on they pay
-constexpr uint8_t kConvCut = 4;  // index of a result that ReLU made zero; below it, row and column of the winner
+constexpr int64_t kConvCacheLine = 16;                // floats in a cache line
+constexpr int64_t kConvMaxValues = int64_t{1} << 24;  // in a sample, so that places in it are 32-bit numbers
+constexpr int64_t kConvWinogradKernel = 5;            // with many channels in, what Winograd's tiles are made for
+constexpr int64_t kConvWinogradChannels = 8;          // from how many on they pay
+constexpr uint8_t kConvInactive = 4;  // index of a result that ReLU made zero; below it, row and column of the winner
 
 // C clients, b samples each, of c channels of h x w pixels; o channels come out. A client has its own kernel.
 struct ConvReluPoolSizes {
@@ -72,8 +72,8 @@ inline int64_t conv_round_up(int64_t count, int64_t to) {
 // A sample with its padding, in the type sums are kept in: whole cache lines of floats in a row, and a line more, as
 // kConvRowLanes at a time are read, past the end, too.
 inline int64_t conv_padded_sample(const ConvReluPoolSizes& s) {
-  const int64_t pitch = conv_round_up(s.width + 2 * s.padding, kConvLine);
-  return s.channels * (s.height + 2 * s.padding) * pitch + kConvLine;
+  const int64_t pitch = conv_round_up(s.width + 2 * s.padding, kConvCacheLine);
+  return s.channels * (s.height + 2 * s.padding) * pitch + kConvCacheLine;
 }
 
 // Kernels and biases of one client with output channels side by side.
@@ -96,8 +96,8 @@ inline int64_t conv_output_blocks(const ConvReluPoolSizes& s) {
 
 // Many channels in: Winograd's tiles of 8 x 8 pixels, each with 2 x 2 pooling windows.
 
-inline bool conv_is_wide(const ConvReluPoolSizes& s) {
-  return s.kernel == kConvWideKernel && s.channels >= kConvWideChannels;
+inline bool conv_uses_winograd(const ConvReluPoolSizes& s) {
+  return s.kernel == kConvWinogradKernel && s.channels >= kConvWinogradChannels;
 }
 
 inline int64_t conv_tiles_across(const ConvReluPoolSizes& s) {
@@ -113,52 +113,53 @@ inline int64_t conv_tile_blocks(int64_t tiles) {
 }
 
 // Samples whose pixels' gradients are computed together, and how many such groups a client has.
-inline int64_t conv_wide_samples(const ConvReluPoolSizes& s) {
+inline int64_t conv_winograd_samples(const ConvReluPoolSizes& s) {
   return conv_tiles(s) < kConvTiles ? kConvTiles / conv_tiles(s) : 1;
 }
 
-inline int64_t conv_wide_groups(const ConvReluPoolSizes& s) {
-  return (s.samples + conv_wide_samples(s) - 1) / conv_wide_samples(s);
+inline int64_t conv_winograd_groups(const ConvReluPoolSizes& s) {
+  return (s.samples + conv_winograd_samples(s) - 1) / conv_winograd_samples(s);
 }
 
 // A sample's pixels with their padding and whatever tiles reach beyond them.
-inline int64_t conv_wide_width(const ConvReluPoolSizes& s) {
+inline int64_t conv_winograd_width(const ConvReluPoolSizes& s) {
   const int64_t padded = s.width + 2 * s.padding, tiles = 4 * conv_tiles_across(s) + 4;
   return padded > tiles ? padded : tiles;
 }
 
-inline int64_t conv_wide_image(const ConvReluPoolSizes& s) {
+inline int64_t conv_winograd_image(const ConvReluPoolSizes& s) {
   const int64_t padded = s.height + 2 * s.padding, tiles = 4 * ((s.pooled_height + 1) / 2) + 4;
-  return (padded > tiles ? padded : tiles) * conv_wide_width(s) * conv_round_up(s.channels, kConvOutputs);
+  return (padded > tiles ? padded : tiles) * conv_winograd_width(s) * conv_round_up(s.channels, kConvOutputs);
 }
 
 // Values of scratch memory: kernels, and tiles on both sides of the product, for 64 positions each.
-inline int64_t conv_wide_scratch(const ConvReluPoolSizes& s) {
+inline int64_t conv_winograd_scratch(const ConvReluPoolSizes& s) {
   const int64_t channels = conv_round_up(s.channels, kConvOutputs), outputs = conv_round_up(s.outputs, kConvOutputs);
-  return 64 * (channels * outputs + kConvTiles * (channels + outputs) + 3 * kConvLine) + kConvLine;
+  return 64 * (channels * outputs + kConvTiles * (channels + outputs) + 3 * kConvCacheLine) + kConvCacheLine;
 }
 
 }  // namespace
 
 // [begin, end): the samples to do, of all C * b.
-// scratch: zeros, conv_padded_sample + conv_packed_weights + kConvLine doubles.
+// scratch: zeros, conv_padded_sample + conv_packed_weights + kConvCacheLine doubles.
 PFL_DECLARE_CPU_KERNEL(conv_relu_pool, (const ConvReluPool& p, int64_t begin, int64_t end, double* scratch))
 // [begin, end): blocks of kConvOutputs output channels, of all clients.
-// scratch: zeros, 2 * conv_padded_sample + conv_staged_grads + conv_weight_sums + kConvLine doubles.
+// scratch: zeros, 2 * conv_padded_sample + conv_staged_grads + conv_weight_sums + kConvCacheLine doubles.
 PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_weight,
                        (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
 // [begin, end): the samples to do, of all C * b.
 // scratch: conv_padded_sample + conv_staged_grads + conv_packed_weights doubles.
 PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_x,
                        (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
-// The same where conv_is_wide; scratch: conv_wide_scratch values of the type sums are kept in.
+// The same where conv_uses_winograd; scratch: conv_winograd_scratch values of the type sums are kept in.
 // [begin, end): blocks of kConvTiles tiles, of all clients.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool_wide, (const ConvReluPool& p, int64_t begin, int64_t end, double* scratch))
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd, (const ConvReluPool& p, int64_t begin, int64_t end, double* scratch))
 // [begin, end): blocks of kConvOutputs output channels, of all clients.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool_wide_grad_weight,
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd_grad_weight,
                        (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
-// [begin, end): groups of conv_wide_samples samples, of all clients; scratch: as many images (conv_wide_image) more.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool_wide_grad_x,
+// [begin, end): groups of conv_winograd_samples samples, of all clients; scratch: as many images (conv_winograd_image)
+// more.
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd_grad_x,
                        (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
 
 }  // namespace pfl

@@ -21,15 +21,15 @@ inline void check_cpn_route(const char* op, const Tensor& h, const Tensor& a, co
   check_route(op, h, a, seed, tau);
   std::vector<int64_t> shape = leading_sizes(h, h.dim() - 2);
   shape.push_back(2 * h.size(h.dim() - 1));
-  check_beside_h(op, "gamma", gamma, h, shape);
-  check_beside_h(op, "beta", beta, h, shape);
+  check_like_h(op, "gamma", gamma, h, shape);
+  check_like_h(op, "beta", beta, h, shape);
   PFL_CHECK(std::isfinite(eps) && eps > 0, op, ": eps must be positive and finite, got ", eps);
 }
 
 // One row per client, each contiguous: itself also where all clients share one row, else a copy.
 inline Tensor client_rows(const Tensor& tensor) {
   const bool shared = tensor.dim() == 2 && tensor.stride(0) == 0 && tensor.stride(1) == 1;
-  return shared ? tensor : dense(tensor);
+  return shared ? tensor : as_contiguous(tensor);
 }
 
 inline int64_t client_stride(const Tensor& rows) {
@@ -74,8 +74,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> cpn_route_backward(const Tensor& grad
   check_cpn_route("pfl_fast::cpn_route_backward", h, a, gamma, beta, eps, seed, tau);
   check_route_grads("pfl_fast::cpn_route_backward", grad_global, grad_personal, h);
   const CpnRoutePlan plan(h, a, gamma, beta, eps, seed, tau);
-  const Tensor given_global = dense(grad_global);
-  const Tensor given_personal = dense(grad_personal);
+  const Tensor given_global = as_contiguous(grad_global);
+  const Tensor given_personal = as_contiguous(grad_personal);
   Tensor grad_h = torch::stable::new_empty(h, h.sizes());
   Tensor grad_a = torch::stable::new_empty(h, a.sizes());
   Tensor grad_gamma = torch::stable::new_empty(h, gamma.sizes());

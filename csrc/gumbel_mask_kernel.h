@@ -12,15 +12,15 @@ namespace pfl {
 // C clients with numel values each, the same number for every tensor.
 struct GumbelMask {
   Float dtype;
-  int64_t clients;       // C
-  int64_t numel;         // values of one client
-  int64_t hard;          // 1: the mask is 0 or 1; 0: it is m_s
-  double cut;            // tau * log(threshold / (1 - threshold)): m_s >= threshold where logits + noise >= cut
-  double inverse_tau;    // 1 / tau
-  const int64_t* seeds;  // [C], or null without noise
-  const void* z;         // client c starts at c * z_stride values
-  const void* logits;    // client c starts at c * logits_stride values
-  int64_t z_stride;      // numel, or anything else for rows that lie apart; 0 for one row that serves all clients
+  int64_t clients;         // C
+  int64_t numel;           // values of one client
+  int64_t hard;            // 1: the mask is 0 or 1; 0: it is m_s
+  double logit_threshold;  // tau * log(threshold / (1 - threshold)): m_s >= threshold where logits + noise >= cut
+  double inverse_tau;      // 1 / tau
+  const int64_t* seeds;    // [C], or null without noise
+  const void* z;           // client c starts at c * z_stride values
+  const void* logits;      // client c starts at c * logits_stride values
+  int64_t z_stride;        // numel, or anything else for rows that lie apart; 0 for one row that serves all clients
   int64_t logits_stride;
 };
 

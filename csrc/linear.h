@@ -30,10 +30,11 @@ namespace pfl {
 inline void check_weight(const char* op, const Tensor& x, const Tensor& weight) {
   check_float(op, "x", x);
   PFL_CHECK(x.dim() >= 2, op, ": x must be [*batch, b, k], got shape ", shape_of(x));
-  check_beside_x(op, "weight", weight, x);
-  PFL_CHECK(
-      weight.dim() == x.dim() && continues(weight, x, x.dim() - 2, {size_from_last(weight, 2), size_from_last(x, 1)}),
-      op, ": weight must be [*batch, n, k] with the batch and the k of x ", shape_of(x), ", got ", shape_of(weight));
+  check_like_x(op, "weight", weight, x);
+  PFL_CHECK(weight.dim() == x.dim() &&
+                has_shape_after(weight, x, x.dim() - 2, {size_from_last(weight, 2), size_from_last(x, 1)}),
+            op, ": weight must be [*batch, n, k] with the batch and the k of x ", shape_of(x), ", got ",
+            shape_of(weight));
 }
 
 inline LinearSizes linear_sizes(const Tensor& x, const Tensor& weight) {
@@ -76,8 +77,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   check_weight(op, x, weight);
   const LinearSizes sizes = linear_sizes(x, weight);
   if (bias) {
-    check_beside_x(op, "bias", *bias, x);
-    PFL_CHECK(continues(*bias, x, x.dim() - 2, {sizes.outputs}), op, ": bias must be [*batch, n] beside weight ",
+    check_like_x(op, "bias", *bias, x);
+    PFL_CHECK(has_shape_after(*bias, x, x.dim() - 2, {sizes.outputs}), op, ": bias must be [*batch, n] beside weight ",
               shape_of(weight), ", got ", shape_of(*bias));
   }
   Tensor out = torch::stable::new_empty(x, with_last(x, sizes.outputs));
@@ -91,8 +92,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
 }
 
 inline void check_grad(const char* op, const Tensor& grad, const Tensor& x, const Tensor& weight) {
-  check_beside_x(op, "grad", grad, x);
-  PFL_CHECK(continues(grad, x, x.dim() - 1, {size_from_last(weight, 2)}), op,
+  check_like_x(op, "grad", grad, x);
+  PFL_CHECK(has_shape_after(grad, x, x.dim() - 1, {size_from_last(weight, 2)}), op,
             ": grad must have the shape of the result, [*batch, b, n] beside x ", shape_of(x), " and weight ",
             shape_of(weight), ", got ", shape_of(grad));
 }
@@ -122,7 +123,7 @@ inline void check_step(const Tensor& weight, const Tensor& grad, const Tensor& x
   check_grad(op, grad, x, weight);
   if (start) {
     check_shape(op, "start", *start, "weight", weight);
-    check_beside_x(op, "start", *start, x);
+    check_like_x(op, "start", *start, x);
   }
   PFL_CHECK(lr >= 0 && std::isfinite(lr), op, ": lr must be finite and not negative, got ", lr);
   PFL_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), op,

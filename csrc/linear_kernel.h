@@ -54,20 +54,20 @@ struct LinearStep {
   double lr, weight_decay;
 };
 
-constexpr int64_t kLinearLine = 16;           // floats in a cache line
-constexpr int64_t kLinearOutputs = 96;        // outputs of one task of the CPU's forward and of its grad_weight
-constexpr int64_t kLinearAcrossOutputs = 48;  // outputs whose sums across rows are in cache
-constexpr int64_t kLinearDotOutputs = 16;     // outputs whose sums along rows are in cache
-constexpr int64_t kLinearColumns = 64;        // columns of one task of its grad_x, and of a panel
-constexpr int64_t kLinearTurned = 256;        // columns of grad_weight whose sums are turned around together
-constexpr int64_t kLinearStrip = 512;         // columns whose sums grad_x has in cache
-constexpr int64_t kLinearDepth = 64;          // terms of grad_x's sums that are added up while a panel is in cache
-constexpr int64_t kLinearAcross = 17;         // fewest rows whose products are summed side by side
-constexpr int64_t kLinearChunk = 32;          // most of them in a tile
+constexpr int64_t kLinearCacheLine = 16;          // floats in a cache line
+constexpr int64_t kLinearOutputs = 96;            // outputs of one task of the CPU's forward and of its grad_weight
+constexpr int64_t kLinearAcrossOutputs = 48;      // outputs whose sums across rows are in cache
+constexpr int64_t kLinearDotOutputs = 16;         // outputs whose sums along rows are in cache
+constexpr int64_t kLinearColumns = 64;            // columns of one task of its grad_x, and of a panel
+constexpr int64_t kLinearTransposeColumns = 256;  // columns of grad_weight whose sums are turned around together
+constexpr int64_t kLinearStrip = 512;             // columns whose sums grad_x has in cache
+constexpr int64_t kLinearDepth = 64;              // terms of grad_x's sums that are added up while a panel is in cache
+constexpr int64_t kLinearAcrossMinRows = 17;      // fewest rows whose products are summed side by side
+constexpr int64_t kLinearChunk = 32;              // most of them in a tile
 constexpr int64_t kLinearAcrossDepth =
-    96;                                // inputs that are multiplied before the next: those of a chunk stay in cache
-constexpr int64_t kLinearGroup = 6;    // most rows of a tile
-constexpr int64_t kLinearFewRows = 3;  // the same where most values are zero
+    96;                                 // inputs that are multiplied before the next: those of a chunk stay in cache
+constexpr int64_t kLinearTileRows = 6;  // most rows of a tile
+constexpr int64_t kLinearSparseTileRows = 3;  // the same where most values are zero
 
 namespace {  // a copy for each instruction set
 
@@ -80,30 +80,30 @@ inline int64_t linear_round_up(int64_t count, int64_t to) {
 
 // Whether the forward's lanes lie across rows, which fills them only if there are enough rows, or along them. By the
 // number of rows alone: the order of sums follows from it.
-inline bool linear_is_across(int64_t rows) {
-  return rows >= kLinearAcross && 5 * rows >= 4 * linear_round_up(rows, kLinearLine);
+inline bool linear_lanes_across_rows(int64_t rows) {
+  return rows >= kLinearAcrossMinRows && 5 * rows >= 4 * linear_round_up(rows, kLinearCacheLine);
 }
 
 // What one task needs beside its tensors, in values of the type sums are kept in.
 inline int64_t linear_scratch(const LinearSizes& s) {
-  const int64_t room = linear_round_up(s.rows, kLinearChunk);
-  const int64_t x = room * linear_round_up(s.inputs, kLinearLine);
-  if (!linear_is_across(s.rows)) {
-    return x + s.rows * kLinearDotOutputs * kLinearLine + kLinearLine;
+  const int64_t padded_rows = linear_round_up(s.rows, kLinearChunk);
+  const int64_t x = padded_rows * linear_round_up(s.inputs, kLinearCacheLine);
+  if (!linear_lanes_across_rows(s.rows)) {
+    return x + s.rows * kLinearDotOutputs * kLinearCacheLine + kLinearCacheLine;
   }
   const int64_t blocks = linear_blocks(s.inputs, kLinearDepth);
-  const int64_t lists = room * (blocks + 1) + linear_blocks(room, kLinearLine / 2) * s.inputs;
-  return x + (room + kLinearAcrossDepth) * kLinearOutputs + lists + kLinearLine + 2;
+  const int64_t lists = padded_rows * (blocks + 1) + linear_blocks(padded_rows, kLinearCacheLine / 2) * s.inputs;
+  return x + (padded_rows + kLinearAcrossDepth) * kLinearOutputs + lists + kLinearCacheLine + 2;
 }
 inline int64_t linear_grad_x_scratch(const LinearSizes& s) {
-  const int64_t groups = linear_blocks(s.rows, kLinearFewRows), blocks = linear_blocks(s.outputs, kLinearDepth);
+  const int64_t groups = linear_blocks(s.rows, kLinearSparseTileRows), blocks = linear_blocks(s.outputs, kLinearDepth);
   const int64_t lists = groups * (s.outputs + blocks + 1);
-  return s.rows * (s.outputs + kLinearStrip) + kLinearDepth * kLinearColumns + lists + kLinearLine;
+  return s.rows * (s.outputs + kLinearStrip) + kLinearDepth * kLinearColumns + lists + kLinearCacheLine;
 }
 inline int64_t linear_grad_weight_scratch(const LinearSizes& s) {
   const int64_t columns = linear_round_up(s.inputs, kLinearColumns);
-  const int64_t sums = kLinearTurned * kLinearOutputs;
-  return s.rows * (columns + kLinearOutputs + kLinearGroup + 1) + sums + columns + 1 + 2 * kLinearLine;
+  const int64_t sums = kLinearTransposeColumns * kLinearOutputs;
+  return s.rows * (columns + kLinearOutputs + kLinearTileRows + 1) + sums + columns + 1 + 2 * kLinearCacheLine;
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ inline void check_points(const char* op, const Tensor& x, const Tensor& y) {
 }
 
 inline void check_bandwidths(const char* op, const std::vector<double>& bandwidths) {
-  PFL_CHECK(!bandwidths.empty() && static_cast<int64_t>(bandwidths.size()) <= kMmdMostBandwidths, op,
-            ": bandwidths must hold 1 to ", kMmdMostBandwidths, " numbers, got ", bandwidths.size());
+  PFL_CHECK(!bandwidths.empty() && static_cast<int64_t>(bandwidths.size()) <= kMmdMaxBandwidths, op,
+            ": bandwidths must hold 1 to ", kMmdMaxBandwidths, " numbers, got ", bandwidths.size());
   for (double a : bandwidths) {
     PFL_CHECK(std::isfinite(a) && a > 0, op, ": bandwidths must be finite and greater than 0, got ", a);
   }

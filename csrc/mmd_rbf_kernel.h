@@ -8,7 +8,7 @@
 
 namespace pfl {
 
-constexpr int64_t kMmdMostBandwidths = 32;  // CUDA kernels get them by value
+constexpr int64_t kMmdMaxBandwidths = 32;  // CUDA kernels get them by value
 
 // C clients with b points x and b points y of K features each. In the type sums are kept in (double for double):
 //   weights [C, 3, b, b]: w(D) = sum_a exp(-D / (2 a)) / a of the pairs (x, x), (y, y), (x, y); all that the backward

@@ -38,8 +38,8 @@ inline std::string text_of(const std::vector<int64_t>& sizes) {
 }
 
 // Like h in dtype and device, and of this shape.
-inline void check_beside_h(const char* op, const char* name, const Tensor& tensor, const Tensor& h,
-                           const std::vector<int64_t>& shape) {
+inline void check_like_h(const char* op, const char* name, const Tensor& tensor, const Tensor& h,
+                         const std::vector<int64_t>& shape) {
   check_dtype(op, name, tensor, "h", h);
   check_device(op, name, tensor, "h", h);
   PFL_CHECK(leading_sizes(tensor, tensor.dim()) == shape, op, ": ", name, " must have shape ", text_of(shape),
@@ -52,7 +52,7 @@ inline void check_route(const char* op, const Tensor& h, const Tensor& a, const 
   PFL_CHECK(h.dim() >= 2, op, ": h must be [*batch, b, K], got shape ", shape_of(h));
   std::vector<int64_t> pairs = leading_sizes(h, h.dim());
   pairs.back() *= 2;
-  check_beside_h(op, "a", a, h, pairs);
+  check_like_h(op, "a", a, h, pairs);
   if (seed.has_value()) {
     check_seed(op, *seed);
     check_device(op, "seed", *seed, "h", h);
@@ -64,8 +64,8 @@ inline void check_route(const char* op, const Tensor& h, const Tensor& a, const 
 }
 
 inline void check_route_grads(const char* op, const Tensor& grad_global, const Tensor& grad_personal, const Tensor& h) {
-  check_beside_h(op, "grad_global", grad_global, h, leading_sizes(h, h.dim()));
-  check_beside_h(op, "grad_personal", grad_personal, h, leading_sizes(h, h.dim()));
+  check_like_h(op, "grad_global", grad_global, h, leading_sizes(h, h.dim()));
+  check_like_h(op, "grad_personal", grad_personal, h, leading_sizes(h, h.dim()));
 }
 
 inline RouteSizes route_sizes(const Tensor& h) {
@@ -77,7 +77,7 @@ inline RouteSizes route_sizes(const Tensor& h) {
 }
 
 // Asking first spares a call through the dispatcher, which costs as much as the work on a small batch.
-inline Tensor dense(const Tensor& tensor) {
+inline Tensor as_contiguous(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
@@ -88,9 +88,9 @@ struct RoutePlan {
   double tau;
 
   RoutePlan(const Tensor& given_h, const Tensor& given_a, const std::optional<Tensor>& given_seed, double given_tau)
-      : h(dense(given_h)), a(dense(given_a)), tau(given_tau) {
+      : h(as_contiguous(given_h)), a(as_contiguous(given_a)), tau(given_tau) {
     if (given_seed.has_value()) {
-      seed = dense(*given_seed);
+      seed = as_contiguous(*given_seed);
     }
   }
 
@@ -116,8 +116,8 @@ std::tuple<Tensor, Tensor> route_backward(const Tensor& grad_global, const Tenso
   check_route("pfl_fast::route_backward", h, a, seed, tau);
   check_route_grads("pfl_fast::route_backward", grad_global, grad_personal, h);
   const RoutePlan plan(h, a, seed, tau);
-  const Tensor given_global = dense(grad_global);
-  const Tensor given_personal = dense(grad_personal);
+  const Tensor given_global = as_contiguous(grad_global);
+  const Tensor given_personal = as_contiguous(grad_personal);
   Tensor grad_h = torch::stable::new_empty(h, h.sizes());
   Tensor grad_a = torch::stable::new_empty(h, a.sizes());
   run(RouteBackward{route_sizes(h), plan.inputs(), given_global.const_data_ptr(), given_personal.const_data_ptr(),

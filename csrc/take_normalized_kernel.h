@@ -24,13 +24,13 @@ struct TakeNormalized {
 };
 
 constexpr int64_t kByteValues = 256;
-constexpr int64_t kMostChannelsInOrder = 192;  // up to which values can be computed without a table
+constexpr int64_t kMaxChannelsInOrder = 192;  // up to which values can be computed without a table
 
 // table [C, 256] of the result's type: what each byte of each channel becomes.
 PFL_DECLARE_CPU_KERNEL(take_normalized_table, (const TakeNormalized& p, void* table))
 
 // [begin, end): the images to write. Without a table every value is computed: for float and double results in the order
-// of the bytes, with at most kMostChannelsInOrder channels.
+// of the bytes, with at most kMaxChannelsInOrder channels.
 PFL_DECLARE_CPU_KERNEL(take_normalized, (const TakeNormalized& p, const void* table, int64_t begin, int64_t end))
 
 }  // namespace pfl

@@ -11,12 +11,12 @@ namespace {
 constexpr int64_t kWorkPerThread = 1 << 17;  // multiply-adds below which waking a thread costs more than it saves
 
 struct CpuKernel {
-  static constexpr int64_t kMostParts = 64;
+  static constexpr int64_t kMaxParts = 64;
 
   explicit CpuKernel(const Tensor&) {
   }
 
-  void use(AggregateRows&, const AggregatePlan&) {
+  void prepare_rows(AggregateRows&, const AggregatePlan&) {
   }
 
   void forward(const AggregateForward& problem) {

@@ -15,7 +15,7 @@ constexpr int64_t kMixtures = 8;  // mixtures summed per read of a row
 constexpr int64_t kLanes = 16;    // partial sums of a dot product: the same number whatever the vector width
 
 // Of our own, because std::min and std::fill would be inline functions shared by all instruction sets (see convert.h).
-inline int64_t least(int64_t a, int64_t b) {
+inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
@@ -41,7 +41,7 @@ Tile find_tile(const AggregateRows& rows, const int64_t* first_tile, int64_t ten
     (first_tile[middle] <= index ? tensor : beyond) = middle;
   }
   const int64_t begin = (index - first_tile[tensor]) * kTile;
-  return {tensor, begin, least(kTile, rows.numel[tensor] - begin)};
+  return {tensor, begin, min(kTile, rows.numel[tensor] - begin)};
 }
 
 template <class T>
@@ -102,7 +102,7 @@ void forward_tile(const AggregateForward& p, const Tile& tile, int64_t first, in
     clear(sums[m], tile.count);
   }
   for (int64_t n = 0; n < clients; n += kRows) {
-    const int64_t rows = least(kRows, clients - n);
+    const int64_t rows = min(kRows, clients - n);
     const A* x[kRows];
     for (int64_t r = 0; r < rows; ++r) {
       x[r] = widen(row_of<T>(p.rows, clients, tile.tensor, n + r) + tile.begin, tile.count, buffers[r]);
@@ -135,7 +135,7 @@ void forward(const AggregateForward& p, const int64_t* first_tile, int64_t begin
     const Tile tile = find_tile(p.rows, first_tile, p.sizes.tensors, index);
     for (int64_t m = 0; m < p.sizes.mixtures; m += kMixtures) {
       // Values are counted with the first mixtures only: the rows are the same for all.
-      forward_tile<T>(p, tile, m, least(kMixtures, p.sizes.mixtures - m), m == 0 ? nonfinite : nullptr);
+      forward_tile<T>(p, tile, m, min(kMixtures, p.sizes.mixtures - m), m == 0 ? nonfinite : nullptr);
     }
   }
 }

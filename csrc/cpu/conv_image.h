@@ -40,17 +40,17 @@ void write_row(const A* values, int64_t count, int64_t stride, T* row) {
 
 template <class A>
 A* aligned(double* scratch) {
-  constexpr uintptr_t kBytes = kConvLine * sizeof(float);
+  constexpr uintptr_t kBytes = kConvCacheLine * sizeof(float);
   return reinterpret_cast<A*>((reinterpret_cast<uintptr_t>(scratch) + kBytes - 1) / kBytes * kBytes);
 }
 
 // The largest of a window's four sums, or 0, and which it was: the first of equal ones, the last that is NaN.
 template <class A>
-struct Winners {
+struct WindowMax {
   typename Lanes<A>::Vector values;
   typename Lanes<A>::Bytes index;
 
-  inline __attribute__((always_inline)) explicit Winners(const typename Lanes<A>::Vector* four) {
+  inline __attribute__((always_inline)) explicit WindowMax(const typename Lanes<A>::Vector* four) {
     using Vector = typename Lanes<A>::Vector;
     using Integers = typename Lanes<A>::Integers;
     Vector best = four[0];
@@ -61,9 +61,9 @@ struct Winners {
       best = wins ? four[i] : best;
       winner = wins ? Integers{} + i : winner;
     }
-    const Integers cut = best <= A(0);
-    values = cut ? Vector{} : best;
-    index = __builtin_convertvector(cut ? Integers{} + kConvCut : winner, typename Lanes<A>::Bytes);
+    const Integers inactive = best <= A(0);
+    values = inactive ? Vector{} : best;
+    index = __builtin_convertvector(inactive ? Integers{} + kConvInactive : winner, typename Lanes<A>::Bytes);
   }
 };
 
@@ -75,7 +75,7 @@ struct Image {
 
   Image(const ConvReluPoolSizes& s, A* memory)
       : values(memory),
-        pitch(conv_round_up(s.width + 2 * s.padding, kConvLine)),
+        pitch(conv_round_up(s.width + 2 * s.padding, kConvCacheLine)),
         plane((s.height + 2 * s.padding) * pitch) {
   }
 

@@ -12,24 +12,24 @@ namespace {
 template <class T>
 struct Grads {
   using A = accumulate_t<T>;
-  A* values;        // [pixels, kConvOutputs]
-  int32_t* places;  // [pixels, kConvOutputs]
+  A* values;         // [pixels, kConvOutputs]
+  int32_t* offsets;  // [pixels, kConvOutputs]
   int64_t pixels;
 
   Grads(const ConvReluPoolSizes& s, A* memory)
       : values(memory),
-        places(reinterpret_cast<int32_t*>(memory + s.pooled_height * s.pooled_width * kConvOutputs)),
+        offsets(reinterpret_cast<int32_t*>(memory + s.pooled_height * s.pooled_width * kConvOutputs)),
         pixels(s.pooled_height * s.pooled_width) {
   }
 
   // twin: the distance of a second image, shifted so that there a row of taps does not cross a cache line where it
   // does in the first one; 0 without.
   void read(const ConvReluPoolBackward& p, int64_t client, int64_t sample, int64_t first, int64_t count, int64_t pitch,
-            int64_t twin) {
+            int64_t shifted_copy) {
     if (count == kConvOutputs && p.grad.second == 1 && p.index.second == 1) {  // numbers that the compiler knows
-      read_strided(p, client, sample, first, kConvOutputs, pitch, twin, 1, 1);
+      read_strided(p, client, sample, first, kConvOutputs, pitch, shifted_copy, 1, 1);
     } else {
-      read_strided(p, client, sample, first, count, pitch, twin, p.grad.second, p.index.second);
+      read_strided(p, client, sample, first, count, pitch, shifted_copy, p.grad.second, p.index.second);
     }
   }
 
@@ -46,8 +46,9 @@ struct Grads {
 
  private:
   inline __attribute__((always_inline)) void read_strided(const ConvReluPoolBackward& p, int64_t client, int64_t sample,
-                                                          int64_t first, int64_t count, int64_t pitch, int64_t twin,
-                                                          int64_t grad_stride, int64_t index_stride) {
+                                                          int64_t first, int64_t count, int64_t pitch,
+                                                          int64_t shifted_copy, int64_t grad_stride,
+                                                          int64_t index_stride) {
     const ConvReluPoolSizes& s = p.sizes;
     const Strided<const void*>& g = p.grad;
     const Strided<const uint8_t*>& w = p.index;
@@ -56,24 +57,25 @@ struct Grads {
     for (int64_t y = 0, at = 0; y < s.pooled_height; ++y) {
       for (int64_t x = 0; x < s.pooled_width; ++x, at += kConvOutputs) {
         read_row(grads + y * g.row + x * g.column, grad_stride, count, values + at);
-        const int64_t top = 2 * y * pitch, left = place_of(2 * x, twin), right = place_of(2 * x + 1, twin);
+        const int64_t top = 2 * y * pitch, left = offset_of(2 * x, shifted_copy),
+                      right = offset_of(2 * x + 1, shifted_copy);
         read_winners(winners + y * w.row + x * w.column, index_stride, count, static_cast<int32_t>(top + left),
-                     static_cast<int32_t>(top + right), static_cast<int32_t>(pitch), values + at, places + at);
+                     static_cast<int32_t>(top + right), static_cast<int32_t>(pitch), values + at, offsets + at);
       }
     }
   }
 
-  static int64_t place_of(int64_t column, int64_t twin) {
-    return column % kConvLine > kConvLine - kConvRowLanes ? column + twin : column;
+  static int64_t offset_of(int64_t column, int64_t shifted_copy) {
+    return column % kConvCacheLine > kConvCacheLine - kConvRowLanes ? column + shifted_copy : column;
   }
 
   static inline __attribute__((always_inline)) void read_winners(const uint8_t* winners, int64_t stride, int64_t count,
                                                                  int32_t left, int32_t right, int32_t pitch,
-                                                                 A* __restrict values, int32_t* __restrict places) {
+                                                                 A* __restrict values, int32_t* __restrict offsets) {
     for (int64_t j = 0; j < count; ++j) {
       const int32_t winner = winners[j * stride];
-      values[j] = winner >= kConvCut ? A(0) : values[j];
-      places[j] = (winner % 2 ? right : left) + (winner / 2 % 2 ? pitch : 0);
+      values[j] = winner >= kConvInactive ? A(0) : values[j];
+      offsets[j] = (winner % 2 ? right : left) + (winner / 2 % 2 ? pitch : 0);
     }
   }
 };
@@ -84,22 +86,22 @@ template <class A, int kKernel, int kChannels>
 class TapSums {
  public:
   // sums: [kKernel, kConvRowLanes] for each channel, `distance` apart.
-  static void add(const A* image, int64_t pitch, const A* grads, const int32_t* places, int64_t pixels, A* sums,
-                  int64_t distance) {
+  static void add(const A* image, int64_t pitch, const A* grads, const int32_t* offsets, int64_t pixels, A* sums,
+                  int64_t stride) {
     TapSums tile;
 #pragma GCC unroll 32
     for (int i = 0; i < kChannels * kPieces; ++i) {
-      tile.pieces_[i / kPieces][i % kPieces] = at(sums + i / kPieces * distance + i % kPieces * kLanes);
+      tile.pieces_[i / kPieces][i % kPieces] = at(sums + i / kPieces * stride + i % kPieces * kLanes);
     }
-    for (int64_t pixel = 0; pixel < pixels; ++pixel, grads += kConvOutputs, places += kConvOutputs) {
+    for (int64_t pixel = 0; pixel < pixels; ++pixel, grads += kConvOutputs, offsets += kConvOutputs) {
 #pragma GCC unroll 2
       for (int channel = 0; channel < kChannels; ++channel) {
-        tile.add_pixel(channel, image + places[channel], pitch, grads[channel]);
+        tile.add_pixel(channel, image + offsets[channel], pitch, grads[channel]);
       }
     }
 #pragma GCC unroll 32
     for (int i = 0; i < kChannels * kPieces; ++i) {
-      at(sums + i / kPieces * distance + i % kPieces * kLanes) = tile.pieces_[i / kPieces][i % kPieces];
+      at(sums + i / kPieces * stride + i % kPieces * kLanes) = tile.pieces_[i / kPieces][i % kPieces];
     }
   }
 
@@ -137,20 +139,21 @@ class WeightGradient {
         image_(s_, aligned<A>(scratch)),
         grads_(s_, image_.values + 2 * conv_padded_sample(s_)),
         taps_(grads_.values + conv_staged_grads(s_)),
-        twin_(conv_padded_sample(s_) - kConvRowLanes),
-        distance_(s_.channels * kKernel * kConvRowLanes),
-        bias_(taps_ + kConvOutputs * distance_) {
+        shifted_copy_(conv_padded_sample(s_) - kConvRowLanes),
+        stride_(s_.channels * kKernel * kConvRowLanes),
+        bias_(taps_ + kConvOutputs * stride_) {
   }
 
   void run(int64_t client, int64_t first) {
-    const int64_t count = least(kConvOutputs, s_.outputs - first);
+    const int64_t count = min(kConvOutputs, s_.outputs - first);
     for (int64_t i = 0; i < conv_weight_sums(s_); ++i) {
       taps_[i] = A(0);
     }
     for (int64_t sample = 0; sample < s_.samples; ++sample) {
       image_.template read<T>(s_, p_.x, client, sample);
-      std::memcpy(image_.values + twin_, image_.values, static_cast<size_t>(s_.channels * image_.plane) * sizeof(A));
-      grads_.read(p_, client, sample, first, count, image_.pitch, twin_);
+      std::memcpy(image_.values + shifted_copy_, image_.values,
+                  static_cast<size_t>(s_.channels * image_.plane) * sizeof(A));
+      grads_.read(p_, client, sample, first, count, image_.pitch, shifted_copy_);
       add_sample(count);
     }
     write(client, first, count);
@@ -169,8 +172,8 @@ class WeightGradient {
       const A* plane = image_.values + channel * image_.plane;
       A* sums = taps_ + channel * kKernel * kConvRowLanes;
       for (int64_t j = 0; j < count; j += kChannels) {
-        TapSums<A, kKernel, kChannels>::add(plane, image_.pitch, grads_.values + j, grads_.places + j, grads_.pixels,
-                                            sums + j * distance_, distance_);
+        TapSums<A, kKernel, kChannels>::add(plane, image_.pitch, grads_.values + j, grads_.offsets + j, grads_.pixels,
+                                            sums + j * stride_, stride_);
       }
     }
   }
@@ -180,7 +183,7 @@ class WeightGradient {
     const Strided<void*>& w = p_.grad_weight;
     for (int64_t j = 0; j < count; ++j) {
       T* to = static_cast<T*>(w.data) + client * w.client + (first + j) * w.first;
-      const A* row = taps_ + j * distance_;
+      const A* row = taps_ + j * stride_;
       for (int64_t channel = 0; channel < s_.channels; ++channel) {
         for (int64_t y = 0; y < kKernel; ++y, row += kConvRowLanes) {
           write_row(row, kKernel, w.column, to + channel * w.second + y * w.row);
@@ -193,9 +196,9 @@ class WeightGradient {
   const ConvReluPoolSizes& s_;
   Image<A> image_;
   Grads<T> grads_;
-  A* taps_;       // [kConvOutputs, channels, kKernel, kConvRowLanes]
-  int64_t twin_;  // half a cache line off a whole number of them
-  int64_t distance_;
+  A* taps_;               // [kConvOutputs, channels, kKernel, kConvRowLanes]
+  int64_t shifted_copy_;  // half a cache line off a whole number of them
+  int64_t stride_;
   A* bias_;  // [kConvOutputs]
 };
 
@@ -227,12 +230,12 @@ class InputGradient {
       image_.values[i] = A(0);
     }
     for (int64_t first = 0; first < s_.outputs; first += kConvOutputs) {
-      const int64_t count = least(kConvOutputs, s_.outputs - first);
+      const int64_t count = min(kConvOutputs, s_.outputs - first);
       grads_.read(p_, client, sample, first, count, image_.pitch, 0);
       for (int64_t pixel = 0; pixel < grads_.pixels; ++pixel) {
         for (int64_t j = 0; j < count; ++j) {
           const int64_t at = pixel * kConvOutputs + j;
-          add_kernel(first + j, image_.values + grads_.places[at], grads_.values[at]);
+          add_kernel(first + j, image_.values + grads_.offsets[at], grads_.values[at]);
         }
       }
     }

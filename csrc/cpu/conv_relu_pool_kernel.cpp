@@ -40,19 +40,19 @@ struct Weights {
 };
 
 // The sums of kAcross pooling windows side by side, four pixels each, for kVectors vectors of channels.
-template <class A, int kVectors, int kAcross>
+template <class A, int kVectors, int kTileWindows>
 struct Tile {
   using Vector = typename Lanes<A>::Vector;
   static constexpr int64_t kChannels = kVectors * Lanes<A>::kCount;
-  Vector sums[2][2 * kAcross][kVectors];
+  Vector sums[2][2 * kTileWindows][kVectors];
 
   inline __attribute__((always_inline)) void start(const A* bias) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       const Vector value = Lanes<A>::load(bias + v * Lanes<A>::kCount);
 #pragma GCC unroll 8
-      for (int pixel = 0; pixel < 4 * kAcross; ++pixel) {
-        sums[pixel / (2 * kAcross)][pixel % (2 * kAcross)][v] = value;
+      for (int pixel = 0; pixel < 4 * kTileWindows; ++pixel) {
+        sums[pixel / (2 * kTileWindows)][pixel % (2 * kTileWindows)][v] = value;
       }
     }
   }
@@ -66,7 +66,7 @@ struct Tile {
 #pragma GCC unroll 2
     for (int y = 0; y < 2; ++y) {
 #pragma GCC unroll 4
-      for (int x = 0; x < 2 * kAcross; ++x) {
+      for (int x = 0; x < 2 * kTileWindows; ++x) {
         const A pixel = pixels[y * pitch + x];
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
@@ -84,9 +84,9 @@ struct Tile {
     for (int v = 0; v < kVectors; ++v) {
       const Vector four[4] = {sums[0][2 * window][v], sums[0][2 * window + 1][v], sums[1][2 * window][v],
                               sums[1][2 * window + 1][v]};
-      const Winners<A> won(four);
-      Lanes<A>::store(won.values, values + v * Lanes<A>::kCount);
-      std::memcpy(winners + v * Lanes<A>::kCount, &won.index, sizeof won.index);
+      const WindowMax<A> pooled(four);
+      Lanes<A>::store(pooled.values, values + v * Lanes<A>::kCount);
+      std::memcpy(winners + v * Lanes<A>::kCount, &pooled.index, sizeof pooled.index);
     }
     if (count == kChannels) {  // a size that the compiler knows
       narrow(values, kChannels, out);
@@ -111,7 +111,7 @@ class Convolution {
         bias_(weights.bias + first),
         taps_(weights.taps + first),
         tap_pitch_(weights.pitch),
-        count_(least(kVectors * Lanes<A>::kCount, sizes.outputs - first)),
+        count_(min(kVectors * Lanes<A>::kCount, sizes.outputs - first)),
         out_(out + first),
         index_(index + first) {
   }
@@ -129,9 +129,9 @@ class Convolution {
   }
 
  private:
-  template <int kAcross>
+  template <int kTileWindows>
   void windows(int64_t y, int64_t x) const {
-    Tile<A, kVectors, kAcross> tile;
+    Tile<A, kVectors, kTileWindows> tile;
     tile.start(bias_);
     const A* weights = taps_;
     for (int64_t channel = 0; channel < s_.channels; ++channel) {
@@ -143,7 +143,7 @@ class Convolution {
       }
     }
 #pragma GCC unroll 2
-    for (int window = 0; window < kAcross; ++window) {
+    for (int window = 0; window < kTileWindows; ++window) {
       const int64_t at = (y * s_.pooled_width + x + window) * s_.outputs;
       tile.finish(window, count_, out_ + at, index_ + at);
     }

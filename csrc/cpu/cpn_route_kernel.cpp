@@ -63,7 +63,7 @@ RowStats<accumulate_t<T>> row_stats(const T* row, int64_t width, double eps) {
     const A* x = widen(row + j, tile_count(width, j), buffer);
     add_terms(square, tile_count(width, j), [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
   }
-  return {mean, inverse_root(square.total() / static_cast<A>(width) + static_cast<A>(eps))};
+  return {mean, inverse_sqrt(square.total() / static_cast<A>(width) + static_cast<A>(eps))};
 }
 
 // A tile of each half of a row, and of its gamma and beta, in the type sums are kept in.
@@ -118,8 +118,8 @@ void split(const Logits<A>& logits, const RowStats<A>& stats, const A* __restric
   const A *a0 = logits.a0, *a1 = logits.a1, *noise = logits.noise;
   const A *gamma0 = logits.gamma0, *gamma1 = logits.gamma1, *beta0 = logits.beta0, *beta1 = logits.beta1;
   for (int64_t j = 0; j < count; ++j) {
-    const A y0 = rectified(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
-    const A y1 = rectified(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
+    const A y0 = relu(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
+    const A y1 = relu(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
     const Shares<A> share = shares_of((kNoise ? (y0 - y1) + noise[j] : y0 - y1) * scale);
     global_part[j] = share.global * h[j];
     personal_part[j] = share.personal * h[j];
@@ -134,8 +134,8 @@ void split_backward(const Logits<A>& logits, const RowStats<A>& stats, const A* 
   const A *a0 = logits.a0, *a1 = logits.a1, *noise = logits.noise;
   const A *gamma0 = logits.gamma0, *gamma1 = logits.gamma1, *beta0 = logits.beta0, *beta1 = logits.beta1;
   for (int64_t j = 0; j < count; ++j) {
-    const A y0 = rectified(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
-    const A y1 = rectified(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
+    const A y0 = relu(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
+    const A y1 = relu(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
     const Shares<A> share = shares_of((kNoise ? (y0 - y1) + noise[j] : y0 - y1) * scale);
     const A d = pair_gradient(share, scale, h[j], grad_global[j], grad_personal[j]);
     grad_h[j] = share.global * grad_global[j] + share.personal * grad_personal[j];

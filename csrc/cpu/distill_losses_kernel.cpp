@@ -45,21 +45,21 @@ void add_products(Lanes<A>& __restrict lanes, const A* __restrict x, const A* __
 }
 
 template <class A>
-A largest(const A* __restrict x, int64_t padded, A least) {
+A tile_max(const A* __restrict x, int64_t padded, A initial) {
   Lanes<A> lanes;
   for (int64_t lane = 0; lane < kLanes; ++lane) {
-    lanes[lane] = least;
+    lanes[lane] = initial;
   }
   for (int64_t j = 0; j < padded; j += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       lanes[lane] = x[j + lane] > lanes[lane] ? x[j + lane] : lanes[lane];
     }
   }
-  A most = least;
+  A max = initial;
   for (int64_t lane = 0; lane < kLanes; ++lane) {
-    most = lanes[lane] > most ? lanes[lane] : most;
+    max = lanes[lane] > max ? lanes[lane] : max;
   }
-  return most;
+  return max;
 }
 
 // d = y - max, e = exp(d); zeros where the last group of lanes is padded.
@@ -111,7 +111,7 @@ struct Row {
     for (int64_t begin = 0; begin < in.classes; begin += kTile) {
       read(begin);
       for (int k = 0; k < 3; ++k) {
-        max[k] = largest(d[k], padded, begin == 0 ? d[k][0] : max[k]);
+        max[k] = tile_max(d[k], padded, begin == 0 ? d[k][0] : max[k]);
       }
     }
     Lanes<A> s_lanes[3] = {}, u_lanes = {}, x_g_lanes = {}, x_p_lanes = {};
@@ -202,14 +202,14 @@ void forward(const DistillForward& p, int64_t begin, int64_t end) {
 
 // What the gradients of one row need besides d, e and q.
 template <class A>
-struct Slopes {
+struct Coefficients {
   A gce, lce, ent, dis;               // cotangents over the number of rows
   A inverse_g, inverse_p, inverse_u;  // 1 / S
   A mean_g, mean_p, mean_u;           // X_g / S_g, X_p / S_p, U / S_u
 };
 
 template <class A>
-void gradients_g(const Slopes<A>& c, const A* __restrict e_g, const A* __restrict e_p, const A* __restrict q,
+void gradients_g(const Coefficients<A>& c, const A* __restrict e_g, const A* __restrict e_p, const A* __restrict q,
                  int64_t padded, A* __restrict out) {
   for (int64_t j = 0; j < padded; ++j) {
     const A g = e_g[j] * c.inverse_g, p = e_p[j] * c.inverse_p;
@@ -218,7 +218,7 @@ void gradients_g(const Slopes<A>& c, const A* __restrict e_g, const A* __restric
 }
 
 template <class A>
-void gradients_p(const Slopes<A>& c, const A* __restrict e_g, const A* __restrict e_p, const A* __restrict q,
+void gradients_p(const Coefficients<A>& c, const A* __restrict e_g, const A* __restrict e_p, const A* __restrict q,
                  int64_t padded, A* __restrict out) {
   for (int64_t j = 0; j < padded; ++j) {
     const A g = e_g[j] * c.inverse_g, p = e_p[j] * c.inverse_p;
@@ -227,7 +227,7 @@ void gradients_p(const Slopes<A>& c, const A* __restrict e_g, const A* __restric
 }
 
 template <class A>
-void gradients_u(const Slopes<A>& c, const A* __restrict e_u, const A* __restrict d_u, int64_t padded,
+void gradients_u(const Coefficients<A>& c, const A* __restrict e_u, const A* __restrict d_u, int64_t padded,
                  A* __restrict out) {
   for (int64_t j = 0; j < padded; ++j) {
     out[j] = c.ent * ((e_u[j] * c.inverse_u) * (d_u[j] - c.mean_u));
@@ -245,9 +245,9 @@ void backward(const DistillBackward& p, int64_t begin, int64_t end) {
       return static_cast<const A*>(p.grads[term])[at / p.in.rows] * inverse_rows;
     };
     row.measure(at);
-    const Slopes<A> c = {cotangent(0),        cotangent(1),     cotangent(2),     cotangent(3),
-                         A(1) / row.s[kG],    A(1) / row.s[kP], A(1) / row.s[kU], row.x_g / row.s[kG],
-                         row.x_p / row.s[kP], row.u / row.s[kU]};
+    const Coefficients<A> c = {cotangent(0),        cotangent(1),     cotangent(2),     cotangent(3),
+                               A(1) / row.s[kG],    A(1) / row.s[kP], A(1) / row.s[kU], row.x_g / row.s[kG],
+                               row.x_p / row.s[kP], row.u / row.s[kU]};
     for (int64_t first = 0; first < p.in.classes; first += kTile) {
       row.tile(first);
       const int64_t offset = at * p.in.classes + first;

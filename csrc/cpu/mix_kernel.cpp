@@ -118,15 +118,15 @@ void complement(const A* __restrict c, int64_t count, A* __restrict out) {
 }
 
 template <class A>
-void slope(const A* __restrict grad, const A* __restrict local, const A* __restrict global, int64_t count,
-           A* __restrict out) {
+void choice_gradient(const A* __restrict grad, const A* __restrict local, const A* __restrict global, int64_t count,
+                     A* __restrict out) {
   for (int64_t j = 0; j < count; ++j) {
     out[j] = grad[j] * (global[j] - local[j]);
   }
 }
 
 template <class A>
-A slope_sum(const A* __restrict grad, const A* __restrict local, const A* __restrict global, int64_t count) {
+A choice_gradient_sum(const A* __restrict grad, const A* __restrict local, const A* __restrict global, int64_t count) {
   A lanes[kLanes] = {};
   int64_t j = 0;
   for (; j + kLanes <= count; j += kLanes) {
@@ -215,7 +215,7 @@ void backward_segment(const MixBackward& p, const Tile& tile, double* partial) {
   if (partial) {
     const A* l = widen(at<T>(p.in, p.in.local, 0, tile), tile.count, local_buffer);
     const A* g = widen(at<T>(p.in, p.in.global, 1, tile), tile.count, global_buffer);
-    *partial = static_cast<double>(slope_sum(grad, l, g, tile.count));
+    *partial = static_cast<double>(choice_gradient_sum(grad, l, g, tile.count));
   }
 }
 
@@ -228,7 +228,7 @@ void backward_elementwise(const MixBackward& p, const Tile& tile) {
   if (p.grad_choices) {
     const A* l = widen(at<T>(p.in, p.in.local, 0, tile), count, first_buffer);
     const A* g = widen(at<T>(p.in, p.in.global, 1, tile), count, second_buffer);
-    write<A>(count, out_at<T>(p.in, p.grad_choices, tile), [&](A* to) { slope(grad, l, g, count, to); });
+    write<A>(count, out_at<T>(p.in, p.grad_choices, tile), [&](A* to) { choice_gradient(grad, l, g, count, to); });
   }
   const A* c = widen(at<T>(p.in, p.in.choices, 2, tile), count, first_buffer);
   if (p.in.hard) {

@@ -15,7 +15,7 @@ constexpr int64_t kTile = 512;   // features whose rows stay in the first-level 
 constexpr int64_t kChunk = 256;  // features of a gradient, pairs of a row
 constexpr int64_t kRows = kMmdRows;
 
-inline int64_t least(int64_t a, int64_t b) {
+inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
@@ -117,11 +117,11 @@ struct Points {
     return j < count ? xx[i * count + j] : xy[i * count + j - count];
   }
 
-  void mirror(int64_t i) const {
+  void fill_lower_triangle(int64_t i) const {
     A* own = i < count ? xx : yy;
-    const int64_t line = i < count ? i : i - count;
-    for (int64_t j = line + 1; j < count; ++j) {
-      own[j * count + line] = own[line * count + j];
+    const int64_t index = i < count ? i : i - count;
+    for (int64_t j = index + 1; j < count; ++j) {
+      own[j * count + index] = own[index * count + j];
     }
   }
 };
@@ -159,17 +159,17 @@ void distances(const MmdRbf& p, int64_t begin, int64_t end) {
   const int64_t blocks = mmd_row_blocks(2 * p.points);
   for (int64_t task = begin; task < end; ++task) {
     // Early rows meet more others than late ones: taken from both ends in turn, so that threads get equal shares.
-    const int64_t turn = task % blocks;
-    const int64_t first = (turn % 2 == 0 ? turn / 2 : blocks - 1 - turn / 2) * kRows;
-    const int64_t rows = least(kRows, 2 * p.points - first);
+    const int64_t slot = task % blocks;
+    const int64_t first = (slot % 2 == 0 ? slot / 2 : blocks - 1 - slot / 2) * kRows;
+    const int64_t rows = min(kRows, 2 * p.points - first);
     const Points<T> points(p, task / blocks);
     int64_t feature = 0;
     do {
-      add_distances(points, first, rows, feature, least(kTile, p.features - feature));
+      add_distances(points, first, rows, feature, min(kTile, p.features - feature));
       feature += kTile;
     } while (feature < p.features);
     for (int64_t r = 0; r < rows; ++r) {
-      points.mirror(first + r);
+      points.fill_lower_triangle(first + r);
     }
   }
 }
@@ -202,7 +202,7 @@ void rows(const MmdRbf& p, int64_t begin, int64_t end) {
     A* xx = static_cast<A*>(p.weights) + (index / b * 3 * b + index % b) * b;
     A sum = 0;
     for (int64_t first = 0; first < b; first += kChunk) {
-      const int64_t count = least(kChunk, b - first);
+      const int64_t count = min(kChunk, b - first);
       A k_xx[kChunk], k_yy[kChunk], k_xy[kChunk];
       apply_kernels(p, count, xx + first, k_xx);
       apply_kernels(p, count, xx + b * b + first, k_yy);
@@ -217,8 +217,8 @@ void rows(const MmdRbf& p, int64_t begin, int64_t end) {
 
 // sum[k] += cross * (x[k] - y_j[k]) - own * (x[k] - x_j[k])
 template <class A>
-void add_pulls(A* __restrict sum, const A* __restrict x, const A* __restrict other, const A* __restrict same, A cross,
-               A own, int64_t count) {
+void add_point_gradient(A* __restrict sum, const A* __restrict x, const A* __restrict other, const A* __restrict same,
+                        A cross, A own, int64_t count) {
   for (int64_t k = 0; k < count; ++k) {
     sum[k] = sum[k] + (cross * (x[k] - other[k]) - own * (x[k] - same[k]));
   }
@@ -237,7 +237,7 @@ struct Gradient {
   void compute(int64_t points, int64_t features, int64_t first, int64_t rows) const {
     A sums[kRows][kChunk], row_buffers[kRows][kChunk], other_buffer[kChunk], same_buffer[kChunk];
     for (int64_t begin = 0; begin < features; begin += kChunk) {
-      const int64_t count = least(kChunk, features - begin);
+      const int64_t count = min(kChunk, features - begin);
       const A* row[kRows];
       for (int64_t r = 0; r < rows; ++r) {
         row[r] = widen(x + (first + r) * features + begin, count, row_buffers[r]);
@@ -249,8 +249,8 @@ struct Gradient {
         const A* other = widen(y + j * features + begin, count, other_buffer);
         const A* same = widen(x + j * features + begin, count, same_buffer);
         for (int64_t r = 0; r < rows; ++r) {
-          add_pulls(sums[r], row[r], other, same, cross[(first + r) * cross_row + j * cross_column],
-                    own[(first + r) * points + j], count);
+          add_point_gradient(sums[r], row[r], other, same, cross[(first + r) * cross_row + j * cross_column],
+                             own[(first + r) * points + j], count);
         }
       }
       for (int64_t r = 0; r < rows; ++r) {
@@ -277,7 +277,7 @@ void backward(const MmdRbfBackward& p, int64_t begin, int64_t end) {
     const A scale = A(2) * static_cast<const A*>(p.grad)[client] / static_cast<A>(pairs);
     const Gradient<T> gradient{of_y ? y : x, of_y ? x : y, of_y ? weights + pairs : weights, weights + 2 * pairs,
                                of_y ? 1 : b, of_y ? b : 1, static_cast<T*>(out) + offset,    scale};
-    gradient.compute(b, p.features, first, least(kRows, b - first));
+    gradient.compute(b, p.features, first, min(kRows, b - first));
   }
 }
 

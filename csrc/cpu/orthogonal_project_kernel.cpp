@@ -19,10 +19,10 @@ struct Projection {
       : basis(static_cast<const T*>(space.basis) + client * space.stride),
         rank(space.rank),
         features(sizes.features),
-        rows(least(kRows, sizes.samples - first)) {
+        rows(min(kRows, sizes.samples - first)) {
     for (int64_t r = 0; r < rows; ++r) {
-      coordinates[r] = static_cast<A*>(space.coordinates) + (client * sizes.samples + first + r) * space.room;
-      for (int64_t k = 0; k < space.room; ++k) {
+      coordinates[r] = static_cast<A*>(space.coordinates) + (client * sizes.samples + first + r) * space.padded_rank;
+      for (int64_t k = 0; k < space.padded_rank; ++k) {
         coordinates[r][k] = A(0);
       }
     }
@@ -32,7 +32,7 @@ struct Projection {
   template <class Load>
   void find_coordinates(Load load) const {
     for (int64_t begin = 0; begin < features; begin += kDepth) {
-      const int64_t depth = least(kDepth, features - begin);
+      const int64_t depth = min(kDepth, features - begin);
       const A* row[kRows];
       load(begin, depth, row);
       for (int64_t k = 0; k < rank; k += kPanel) {
@@ -42,7 +42,7 @@ struct Projection {
   }
 
   void add_coordinates(const A* const* row, int64_t begin, int64_t depth, int64_t k) const {
-    const int64_t count = least(kPanel, rank - k);
+    const int64_t count = min(kPanel, rank - k);
     const T* columns = basis + begin * rank + k;
     A* out[kRows];
     for (int64_t r = 0; r < rows; ++r) {
@@ -79,12 +79,12 @@ struct Projection {
         out[r] = block[r] + j;
       }
       for (int64_t k = 0; k < rank; k += kDepth) {
-        const int64_t depth = least(kDepth, rank - k);
+        const int64_t depth = min(kDepth, rank - k);
         const A* row[kRows];
         for (int64_t r = 0; r < rows; ++r) {
           row[r] = coordinates[r] + k;
         }
-        pack_turned(basis + (begin + j) * rank + k, rank, least(kPanel, features - begin - j), depth, panel);
+        pack_transposed(basis + (begin + j) * rank + k, rank, min(kPanel, features - begin - j), depth, panel);
         add_products_of_rows<A, 2>(row, rows, panel, kPanel, depth, out);
       }
     }
@@ -92,7 +92,7 @@ struct Projection {
 };
 
 template <class A>
-void cut_negative(A* values) {
+void relu(A* values) {
   for (int64_t j = 0; j < kBlock; ++j) {
     values[j] = values[j] < A(0) ? A(0) : values[j];
   }
@@ -140,14 +140,14 @@ void forward_block(const OrthogonalProject& problem, int64_t client, int64_t fir
   const A share_g = static_cast<A>(sizes.alpha), share_p = static_cast<A>(1 - sizes.alpha);
   A inner[kRows] = {};
   for (int64_t begin = 0; begin < sizes.features; begin += kBlock) {
-    const int64_t count = least(kBlock, sizes.features - begin);
+    const int64_t count = min(kBlock, sizes.features - begin);
     A g[kRows][kBlock], p[kRows][kBlock], fused[kBlock];
     onto_g.expand(begin, g);
     onto_p.expand(begin, p);
     for (int64_t r = 0; r < rows; ++r) {
       if (sizes.relu) {
-        cut_negative(g[r]);
-        cut_negative(p[r]);
+        relu(g[r]);
+        relu(p[r]);
       }
       blend(g[r], p[r], share_g, share_p, fused);
       inner[r] = inner[r] + dot(g[r], p[r]);
@@ -219,7 +219,7 @@ struct Pullback {
       A block[kRows][kBlock];
       onto.expand(begin, block);
       for (int64_t r = 0; r < onto.rows; ++r) {
-        narrow(block[r], least(kBlock, sizes.features - begin),
+        narrow(block[r], min(kBlock, sizes.features - begin),
                static_cast<T*>(grad) + (sample + r) * sizes.features + begin);
       }
     }

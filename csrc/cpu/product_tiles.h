@@ -15,7 +15,7 @@ constexpr int64_t kRows = kProjectRows;
 constexpr int64_t kDepth = 128;  // terms of a sum before it goes back to memory: what is multiplied stays in cache
 constexpr int64_t kBlock = 64;   // features of g and p that are finished together
 
-inline int64_t least(int64_t a, int64_t b) {
+inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
@@ -97,10 +97,10 @@ void pack(const T* basis, int64_t rank, int64_t depth, int64_t count, accumulate
 }
 
 #if defined(__GNUC__) && !defined(__clang__)
-constexpr bool kTurnsByEight = true;
+constexpr bool kHasTranspose8x8 = true;
 
 // Eight rows of eight values, turned: out[k * stride + d] = row[d][k].
-inline void turn(const float* const* row, float* out, int64_t stride) {
+inline void transpose(const float* const* row, float* out, int64_t stride) {
   using Vector = Lanes<float>::Vector;
   using Unaligned = Lanes<float>::Unaligned;
   typedef int32_t Order __attribute__((vector_size(32)));
@@ -131,14 +131,14 @@ inline void turn(const float* const* row, float* out, int64_t stride) {
 }
 
 #else
-constexpr bool kTurnsByEight = false;
-void turn(const float* const*, float*, int64_t) {
+constexpr bool kHasTranspose8x8 = false;
+void transpose(const float* const*, float*, int64_t) {
 }
 #endif
 
 // The same, turned: `count` rows of a basis as columns, `depth` of their values as rows, zeros behind the last row.
 template <class T>
-void pack_turned(const T* basis, int64_t rank, int64_t count, int64_t depth, accumulate_t<T>* panel) {
+void pack_transposed(const T* basis, int64_t rank, int64_t count, int64_t depth, accumulate_t<T>* panel) {
   using A = accumulate_t<T>;
   constexpr int64_t kPanel = Lanes<A>::kPanel;
   A buffers[kPanel][kDepth];
@@ -154,14 +154,14 @@ void pack_turned(const T* basis, int64_t rank, int64_t count, int64_t depth, acc
     }
   }
   int64_t k = 0;
-  if constexpr (kTurnsByEight && sizeof(A) == sizeof(float)) {
+  if constexpr (kHasTranspose8x8 && sizeof(A) == sizeof(float)) {
     for (; k + 8 <= depth; k += 8) {
       for (int64_t d = 0; d < kPanel; d += 8) {
         const A* at[8];
         for (int i = 0; i < 8; ++i) {
           at[i] = row[d + i] + k;
         }
-        turn(at, panel + k * kPanel + d, kPanel);
+        transpose(at, panel + k * kPanel + d, kPanel);
       }
     }
   }

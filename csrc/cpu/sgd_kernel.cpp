@@ -14,7 +14,7 @@ enum class Momentum { kNone, kPlain, kNesterov };
 
 template <class A>
 struct Step {
-  A minus_lr, momentum, fresh, weight_decay, proximal;
+  A minus_lr, momentum, one_minus_dampening, weight_decay, proximal;
 };
 
 template <bool kProximal, bool kDecay, Momentum kMomentum, bool kFirst, class A>
@@ -23,17 +23,17 @@ void update(const Step<A>& step, A* __restrict p, const A* __restrict grad, A* _
   for (int64_t j = 0; j < count; ++j) {
     A g = grad[j];
     if (kProximal) {
-      g = fused(step.proximal, p[j] - center[j], g);
+      g = multiply_add(step.proximal, p[j] - center[j], g);
     }
     if (kDecay) {
-      g = fused(step.weight_decay, p[j], g);
+      g = multiply_add(step.weight_decay, p[j], g);
     }
     if (kMomentum != Momentum::kNone) {
-      const A m = kFirst ? g : fused(step.fresh, g, step.momentum * momenta[j]);
+      const A m = kFirst ? g : multiply_add(step.one_minus_dampening, g, step.momentum * momenta[j]);
       momenta[j] = m;
-      g = kMomentum == Momentum::kNesterov ? fused(step.momentum, m, g) : m;
+      g = kMomentum == Momentum::kNesterov ? multiply_add(step.momentum, m, g) : m;
     }
-    p[j] = fused(step.minus_lr, g, p[j]);
+    p[j] = multiply_add(step.minus_lr, g, p[j]);
   }
 }
 

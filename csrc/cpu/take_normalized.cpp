@@ -11,7 +11,7 @@ constexpr int64_t kValuesPerThread = 1 << 16;  // fewer, and waking a thread cos
 // than look-ups one by one; but half types would have to be rounded too, and planes to be picked apart.
 bool computes_every_value(const TakeNormalized& p) {
   const bool in_order = p.channels == 1 || p.channels_last;
-  return in_order && p.channels <= kMostChannelsInOrder && (p.dtype == Float::kFloat || p.dtype == Float::kDouble);
+  return in_order && p.channels <= kMaxChannelsInOrder && (p.dtype == Float::kFloat || p.dtype == Float::kDouble);
 }
 
 Tensor take_normalized_cpu(Tensor images, Tensor index, Tensor mean, Tensor std, bool channels_last, ScalarType dtype) {

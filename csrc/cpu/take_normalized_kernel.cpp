@@ -26,11 +26,11 @@ void fill(const TakeNormalized& p, T* table) {
 // In the order of the bytes channel follows channel: mean and std repeat, as often as gives long vector loops.
 template <class A>
 struct Period {
-  A mean[kMostChannelsInOrder], std[kMostChannelsInOrder];
+  A mean[kMaxChannelsInOrder], std[kMaxChannelsInOrder];
   int64_t length;
 
   explicit Period(const TakeNormalized& p) : length(p.channels) {
-    while (length * 2 <= kMostChannelsInOrder) {
+    while (length * 2 <= kMaxChannelsInOrder) {
       length *= 2;
     }
     for (int64_t i = 0; i < length; ++i) {

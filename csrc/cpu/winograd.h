@@ -7,8 +7,8 @@
 // the exact one as that of the direct sum. The convolution is linear in d and in g, so that the gradients of both are
 // the transposed matrices applied to the gradient of Y.
 //
-// A `Line` is one such matrix; vectors lie across channels, and no sum is split over lanes: every instruction set gives
-// the same bits.
+// A `Transform` is one such matrix; vectors lie across channels, and no sum is split over lanes: every instruction set
+// gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -136,14 +136,14 @@ struct ResultsToTile {
 };
 
 // A line's matrix M from both sides: out = M in M^T, of square `in` and `out`.
-template <class Line, class A, class V>
-inline __attribute__((always_inline)) void both_ways(const V* in, V* out) {
-  V half[Line::kTo * Line::kFrom];
-  for (int column = 0; column < Line::kFrom; ++column) {
-    Line::template apply<A>(in + column, Line::kFrom, half + column, Line::kFrom);
+template <class Transform, class A, class V>
+inline __attribute__((always_inline)) void apply_2d(const V* in, V* out) {
+  V half[Transform::kTo * Transform::kFrom];
+  for (int column = 0; column < Transform::kFrom; ++column) {
+    Transform::template apply<A>(in + column, Transform::kFrom, half + column, Transform::kFrom);
   }
-  for (int row = 0; row < Line::kTo; ++row) {
-    Line::template apply<A>(half + row * Line::kFrom, 1, out + row * Line::kTo, 1);
+  for (int row = 0; row < Transform::kTo; ++row) {
+    Transform::template apply<A>(half + row * Transform::kFrom, 1, out + row * Transform::kTo, 1);
   }
 }
 

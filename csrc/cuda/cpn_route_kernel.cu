@@ -55,7 +55,7 @@ __device__ RowStats<accumulate_t<T>> row_stats(const T* row, int64_t width, doub
   const A sum = row_sum(row, width, shared, [=](A x) { return x - shift; });
   const A mean = shift + sum / static_cast<A>(width);
   const A square = row_sum(row, width, shared, [=](A x) { return (x - mean) * (x - mean); });
-  return {mean, inverse_root(square / static_cast<A>(width) + static_cast<A>(eps))};
+  return {mean, inverse_sqrt(square / static_cast<A>(width) + static_cast<A>(eps))};
 }
 
 // What a thread needs of one row: where it is, its statistics, its noise.
@@ -115,8 +115,8 @@ __device__ __forceinline__ Pair<accumulate_t<T>> pair_at(const Row<T>& row, cons
   Pair<A> pair;
   pair.x0 = normalized(widen(logits.a0.values[i]), row.stats);
   pair.x1 = normalized(widen(logits.a1.values[i]), row.stats);
-  pair.y0 = rectified(pair.x0 * widen(logits.gamma0.values[i]) + widen(logits.beta0.values[i]));
-  pair.y1 = rectified(pair.x1 * widen(logits.gamma1.values[i]) + widen(logits.beta1.values[i]));
+  pair.y0 = relu(pair.x0 * widen(logits.gamma0.values[i]) + widen(logits.beta0.values[i]));
+  pair.y1 = relu(pair.x1 * widen(logits.gamma1.values[i]) + widen(logits.beta1.values[i]));
   A difference = pair.y0 - pair.y1;
   if (row.noisy) {
     difference = difference + noise.at<A>(static_cast<uint64_t>(row.element + column + i));
@@ -180,9 +180,9 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks) cpn_route_backward_
   A* beta_sum = static_cast<A*>(p.beta_parts) + blockIdx.x * 2 * features;
   const int64_t client_row = blockIdx.x / p.parts * p.sizes.rows;
   const int64_t first = part * p.rows_per_part;
-  const int64_t last = least(first + p.rows_per_part, p.sizes.rows);
+  const int64_t last = min(first + p.rows_per_part, p.sizes.rows);
   for (int64_t column = int64_t{threadIdx.x} * kCount; column < features; column += kThreads * kCount) {
-    for (int64_t j = column; j < least(column + kCount, features); ++j) {
+    for (int64_t j = column; j < min(column + kCount, features); ++j) {
       gamma_sum[j] = gamma_sum[features + j] = beta_sum[j] = beta_sum[features + j] = 0;
     }
   }

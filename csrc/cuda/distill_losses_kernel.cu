@@ -54,9 +54,9 @@ struct Row {
         y_u(static_cast<const T*>(in.y_u) + row * in.classes),
         classes(in.classes),
         lane(static_cast<int>(threadIdx.x) % kLanes) {
-    max_g = largest(y_g);
-    max_p = largest(y_p);
-    max_u = largest(y_u);
+    max_g = row_max(y_g);
+    max_p = row_max(y_p);
+    max_u = row_max(y_u);
     s_g = s_p = s_u = u = x_g = x_p = A(0);
 #pragma unroll 1
     for (int64_t c = lane; c < classes; c += kLanes) {
@@ -77,14 +77,14 @@ struct Row {
     x_p = group_sum(x_p);
   }
 
-  __device__ __forceinline__ A largest(const T* y) const {
-    A most = widen(y[0]);
+  __device__ __forceinline__ A row_max(const T* y) const {
+    A max = widen(y[0]);
 #pragma unroll 1
     for (int64_t c = lane; c < classes; c += kLanes) {
       const A value = widen(y[c]);
-      most = value > most ? value : most;
+      max = value > max ? value : max;
     }
-    return group_max(most);
+    return group_max(max);
   }
 
   // A target out of range is the caller's mistake, but nothing is read there.
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks)
   PFL_SHARED(double, sums, kDistillTerms* kGroups);
   const int64_t client = int64_t{blockIdx.x} / parts;
   const int64_t first = int64_t{blockIdx.x} % parts * kDistillPartRows;
-  const int count = static_cast<int>(least(p.in.rows - first, kDistillPartRows));
+  const int count = static_cast<int>(min(p.in.rows - first, kDistillPartRows));
   const int group = static_cast<int>(threadIdx.x) / kLanes;
   double gce = 0, lce = 0, ent = 0, dis = 0;
 #pragma unroll 1
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks) distill_losses_back
   using A = accumulate_t<T>;
   const int64_t rows = p.in.clients * p.in.rows;
   const int64_t mine = int64_t{blockIdx.x} * kGroups + threadIdx.x / kLanes;
-  const int64_t at = least(mine, rows - 1);  // warps stay together
+  const int64_t at = min(mine, rows - 1);  // warps stay together
   const Row<T> row(p.in, at);
   if (mine >= rows) {
     return;

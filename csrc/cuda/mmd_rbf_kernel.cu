@@ -15,7 +15,7 @@ constexpr int kPairs = 64;     // weights of each gradient that are staged at on
 constexpr int kWarps = kThreads / kWarp;
 
 struct Bandwidths {
-  double values[kMmdMostBandwidths];
+  double values[kMmdMaxBandwidths];
 };
 
 // Block (client and matrix, row tile, column tile): matrices are (x, x), (y, y), (x, y). The first two are symmetric:
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 8) backward_kernel(const MmdRbfBackw
   PFL_SHARED(A, cross, kRows * kPairs);
   const int64_t b = p.points, client = blockIdx.x, first = int64_t{blockIdx.y} * kRows;
   const int64_t feature = int64_t{blockIdx.z} * kThreads + threadIdx.x;
-  const int rows = static_cast<int>(least(kRows, b - first));
+  const int rows = static_cast<int>(min(kRows, b - first));
   const A* weights = static_cast<const A*>(p.weights) + client * 3 * b * b;
   const bool exists = feature < p.features;
   const T* x = side.x + client * b * p.features + feature;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 8) backward_kernel(const MmdRbfBackw
     }
   }
   for (int64_t begin = 0; begin < b; begin += kPairs) {
-    const int pairs = static_cast<int>(least(kPairs, b - begin));
+    const int pairs = static_cast<int>(min(kPairs, b - begin));
     __syncthreads();  // nobody may still read the previous weights
     for (int i = threadIdx.x; i < rows * pairs; i += kThreads) {
       const int64_t row = first + i / pairs, j = begin + i % pairs;

@@ -63,10 +63,10 @@ __device__ __forceinline__ float widen(__half value) {
 }
 
 // a * b + c, rounded once.
-__device__ __forceinline__ float fused(float a, float b, float c) {
+__device__ __forceinline__ float multiply_add(float a, float b, float c) {
   return fmaf(a, b, c);
 }
-__device__ __forceinline__ double fused(double a, double b, double c) {
+__device__ __forceinline__ double multiply_add(double a, double b, double c) {
   return fma(a, b, c);
 }
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ __half narrow<__half>(float value) {
   return __float2half_rn(value);
 }
 
-__host__ __device__ __forceinline__ int64_t least(int64_t a, int64_t b) {
+__host__ __device__ __forceinline__ int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 

@@ -74,7 +74,7 @@ void pfl_meter_watch(const void* begin, uint64_t bytes) {
 uint64_t pfl_meter_bytes() {
   return meter().per_block;
 }
-uint64_t pfl_meter_least_bytes() {
+uint64_t pfl_meter_min_bytes() {
   return meter().per_launch;
 }
 

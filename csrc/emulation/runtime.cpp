@@ -42,9 +42,9 @@ struct Thread {
 };
 
 struct Warp {
-  uint64_t given[kWarp];
-  uint64_t taken[kWarp];
-  unsigned partners[kWarp];  // with whom each lane took part in its last exchange
+  uint64_t sent[kWarp];
+  uint64_t received[kWarp];
+  unsigned participants[kWarp];  // with whom each lane took part in its last exchange
   unsigned arrived = 0;
 };
 
@@ -56,7 +56,7 @@ struct Gate {
 };
 
 // A fixed array: a container that grows inside a fiber would look like a race between the kernel's threads.
-constexpr int kMostShared = 16;
+constexpr int kMaxShared = 16;
 struct Shared {
   const void* key;
   void* memory;
@@ -75,9 +75,9 @@ struct State {
   int current = -1;
   int at_barrier = 0;
   int done = 0;
-  Shared shared[kMostShared];
+  Shared shared[kMaxShared];
   int shared_count = 0;
-  std::vector<void*> used;  // shared memory of finished blocks, freed at the end of the launch
+  std::vector<void*> retired_shared;  // shared memory of finished blocks, freed at the end of the launch
   size_t dynamic_bytes = 0;
   std::mt19937_64 random;
   cudaError_t error = cudaSuccess;
@@ -94,7 +94,7 @@ Thread& current() {
   return state().threads[state().current];
 }
 
-[[noreturn]] void outside() {
+[[noreturn]] void abort_outside_kernel() {
   std::abort();  // a device function was called by host code
 }
 
@@ -123,8 +123,8 @@ bool runnable(const Thread& thread) {
 // it goes, which finds hazards that need one thread far ahead of the others.
 int choose(int last) {
   State& s = state();
-  const bool deep = s.seed % 2 == 0;
-  if (s.seed > 0 && deep && last >= 0 && runnable(s.threads[last]) && s.random() % 4 != 0) {
+  const bool depth_first = s.seed % 2 == 0;
+  if (s.seed > 0 && depth_first && last >= 0 && runnable(s.threads[last]) && s.random() % 4 != 0) {
     return last;
   }
   const int count = static_cast<int>(s.threads.size());
@@ -187,7 +187,7 @@ void run_block() {
   }
   s.current = -1;
   for (int i = 0; i < s.shared_count; ++i) {
-    s.used.push_back(s.shared[i].memory);
+    s.retired_shared.push_back(s.shared[i].memory);
   }
 }
 
@@ -205,7 +205,7 @@ unsigned existing_lanes(unsigned mask) {
 
 Position position() {
   if (state().current < 0) {
-    outside();
+    abort_outside_kernel();
   }
   return current().position;
 }
@@ -249,10 +249,10 @@ void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
   }
   end_of_launch();
   order_after(&s.finish);
-  for (void* memory : s.used) {
+  for (void* memory : s.retired_shared) {
     std::free(memory);
   }
-  s.used.clear();
+  s.retired_shared.clear();
   s.gates.clear();
   if (s.error != cudaSuccess) {
     s.pools[0].clear();  // fibers stuck in the middle of a kernel are given up
@@ -287,7 +287,7 @@ void exchange(unsigned mask, uint64_t word) {
   Thread& self = current();
   Warp& warp = s.warps[self.index / kWarp];
   const int first = self.index / kWarp * kWarp;
-  warp.given[lane()] = word;
+  warp.sent[lane()] = word;
   warp.arrived |= 1u << lane();
   self.waits = Wait::kWarp;
   self.mask = mask;
@@ -295,8 +295,8 @@ void exchange(unsigned mask, uint64_t word) {
   if ((warp.arrived & expected) == expected) {
     for (int other = 0; other < kWarp; ++other) {
       if (expected >> other & 1) {
-        warp.taken[other] = warp.given[other];
-        warp.partners[other] = expected;
+        warp.received[other] = warp.sent[other];
+        warp.participants[other] = expected;
         s.threads[first + other].waits = Wait::kNothing;
       }
     }
@@ -308,7 +308,7 @@ void exchange(unsigned mask, uint64_t word) {
 uint64_t exchanged(int source) {
   const Warp& warp = state().warps[current().index / kWarp];
   // A lane outside the mask, or one that does not exist, has nothing to give: poison shows a kernel that asks anyway.
-  return warp.partners[lane()] >> source & 1 ? warp.taken[source] : std::numeric_limits<uint64_t>::max();
+  return warp.participants[lane()] >> source & 1 ? warp.received[source] : std::numeric_limits<uint64_t>::max();
 }
 
 unsigned lanes_with(unsigned mask, bool predicate) {
@@ -316,7 +316,7 @@ unsigned lanes_with(unsigned mask, bool predicate) {
   unsigned result = 0;
   const Warp& warp = state().warps[current().index / kWarp];
   for (int other = 0; other < kWarp; ++other) {
-    result |= (warp.partners[lane()] >> other & 1) && warp.taken[other] ? 1u << other : 0u;
+    result |= (warp.participants[lane()] >> other & 1) && warp.received[other] ? 1u << other : 0u;
   }
   return result;
 }
@@ -327,7 +327,7 @@ void warp_barrier(unsigned mask) {
   order_before(side);
   exchange(mask, 0);
   order_after(side);
-  if (lane() == __builtin_ctz(state().warps[current().index / kWarp].partners[lane()])) {
+  if (lane() == __builtin_ctz(state().warps[current().index / kWarp].participants[lane()])) {
     gate.side ^= 1;
   }
 }
@@ -345,7 +345,7 @@ void* shared(const void* key, size_t bytes) {
   while (i < s.shared_count && s.shared[i].key != key) {
     ++i;
   }
-  if (i == kMostShared) {
+  if (i == kMaxShared) {
     std::abort();
   }
   if (i == s.shared_count) {

@@ -18,7 +18,7 @@ EQUIVALENT = {
     "m <= kMixtures": "the guard inside the loop skips it",
     "tile <= tiles": "a tile past the end has no columns",
     "first <= shape.mixtures": "a group of mixtures past the end is empty",
-    "first <= sizes.tensors": "a segment past the end is empty and not launched",
+    "first <= sizes.tensors": "a tensor list past the end is empty and not launched",
     "value - value >= 0": "no comparison with NaN holds",
     "kCount < numel": "the last pack is then handled value by value",
 }

@@ -14,7 +14,7 @@ from tests.emulation.harness import Call
 
 SOURCE = "conv_relu_pool_kernel.cu"
 EQUIVALENT = {
-    "tap <= kMost": "no kernel has that many taps in a row",
+    "tap <= kMaxKernel": "no kernel has that many taps in a row",
     "if (tap <= k) {": "one tap more is summed and not stored",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

@@ -82,8 +82,8 @@ class Emulator:
         for word in {w.data_ptr(): w for call in calls for w in _tensors_in(call.words)}.values():
             self._loaded.pfl_meter_watch(ctypes.c_void_p(word.data_ptr()), ctypes.c_uint64(_span(word)))
         self.run(calls)
-        self._loaded.pfl_meter_bytes.restype = self._loaded.pfl_meter_least_bytes.restype = ctypes.c_uint64
-        return self._loaded.pfl_meter_bytes(), self._loaded.pfl_meter_least_bytes()
+        self._loaded.pfl_meter_bytes.restype = self._loaded.pfl_meter_min_bytes.restype = ctypes.c_uint64
+        return self._loaded.pfl_meter_bytes(), self._loaded.pfl_meter_min_bytes()
 
     def _run_sanitized(self, calls: Sequence[Call]) -> None:
         """In a process of its own without torch, as the sanitizer must be the first library loaded."""

@@ -14,7 +14,7 @@ from tests.emulation.harness import Call
 
 SOURCE = "mix_kernel.cu"
 EQUIVALENT: dict[str, str] = {
-    "first <= in.tensors": "a segment past the end is empty and not launched",
+    "first <= in.tensors": "a tensor list past the end is empty and not launched",
     "column <= tile.end": "nothing of a pack that begins at the end is stored, and it is loaded as zeros",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

@@ -15,7 +15,7 @@ from tests.emulation.harness import Call
 
 SOURCE = "sgd_kernel.cu"
 EQUIVALENT: dict[str, str] = {
-    "first <= p.tensors": "a segment past the end is empty and not launched",
+    "first <= p.tensors": "a tensor list past the end is empty and not launched",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 EVERYTHING = {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True, "proximal": 0.5}

@@ -8,13 +8,13 @@ namespace PFL_CAPABILITY {
 namespace {
 
 // Where the terms of a sum are found, as distances in elements: one after the other, or where a list says.
-struct Every {
+struct StridedIndex {
   int64_t step;
   inline int64_t operator()(int64_t i) const {
     return i * step;
   }
 };
-struct Listed {
+struct GatherIndex {
   const int32_t* at;
   int64_t first, step;
   inline int64_t operator()(int64_t i) const {
@@ -25,7 +25,7 @@ struct Listed {
 // A tile of sums over i of left[i] * right[i], where left[i] is one value for each of kGroup rows and right[i] a row of
 // kWide vectors: lanes lie across results.
 template <class A, int kGroup, int kWide>
-struct ScaledRows {
+struct RegisterTile {
   using L = Lanes<A>;
   typename L::Vector sum[kGroup][kWide];
 
@@ -63,7 +63,7 @@ struct ScaledRows {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kGroup; ++r) {
-        const typename L::Vector value = L::splat(values + r * left_row);
+        const typename L::Vector value = L::broadcast(values + r * left_row);
 #pragma GCC unroll 8
         for (int v = 0; v < kWide; ++v) {
           sum[r][v] = sum[r][v] + value * factor[v];

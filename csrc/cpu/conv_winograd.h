@@ -3,7 +3,7 @@
 #pragma once
 
 #include "conv_image.h"
-#include "scaled_rows.h"
+#include "register_tile.h"
 #include "winograd.h"
 
 namespace pfl {
@@ -28,13 +28,13 @@ struct Matrix {
 // out[r][..] (+)= sum_k left(r, k) * right(k, ..), for kRows rows and kVectors vectors of columns.
 template <class A, int kRows, int kVectors>
 void multiply_tile(Matrix<const A> left, Matrix<const A> right, int64_t terms, Matrix<A> out, bool adds) {
-  ScaledRows<A, kRows, kVectors> tile;
+  RegisterTile<A, kRows, kVectors> tile;
   if (adds) {
     tile.load(out.data, out.row);
   } else {
     tile.clear();
   }
-  tile.add(left.data, left.row, Every{left.column}, right.data, Every{right.row}, terms);
+  tile.add(left.data, left.row, StridedIndex{left.column}, right.data, StridedIndex{right.row}, terms);
   tile.store(out.data, out.row);
 }
 
@@ -77,7 +77,7 @@ void multiply(Matrix<const A> left, Matrix<const A> right, int64_t rows, int64_t
 
 // Turns a square of vectors: lane i of vector j becomes lane j of vector i.
 template <class A>
-inline __attribute__((always_inline)) void turn(typename Lanes<A>::Vector* square) {
+inline __attribute__((always_inline)) void transpose(typename Lanes<A>::Vector* square) {
   using Vector = typename Lanes<A>::Vector;
   constexpr int kCount = static_cast<int>(Lanes<A>::kCount);
 #if defined(__GNUC__) && !defined(__clang__)
@@ -117,7 +117,7 @@ struct Positions {
   int64_t columns, size;  // of a row and of a matrix
 
   Positions(A* memory, int64_t rows, int64_t columns)
-      : data(memory), columns(columns), size(rows * columns + kConvLine) {
+      : data(memory), columns(columns), size(rows * columns + kConvCacheLine) {
   }
 
   A* end() const {
@@ -130,18 +130,18 @@ struct Positions {
   Matrix<B> matrix(int position) const {
     return {data + position * size, columns, 1};
   }
-  Matrix<const A> turned(int position) const {
+  Matrix<const A> transposed(int position) const {
     return {data + position * size, 1, columns};
   }
 };
 
 // Applies a line's matrix from both sides; read(vectors) and write(vectors) know where they come from and go to.
-template <class Line, class A, class Read, class Write>
+template <class Transform, class A, class Read, class Write>
 inline __attribute__((always_inline)) void transform(Read read, Write write) {
   using Vector = typename Lanes<A>::Vector;
-  Vector in[Line::kFrom * Line::kFrom], out[Line::kTo * Line::kTo];
+  Vector in[Transform::kFrom * Transform::kFrom], out[Transform::kTo * Transform::kTo];
   read(in);
-  both_ways<Line, A>(in, out);
+  apply_2d<Transform, A>(in, out);
   write(const_cast<const Vector*>(out));
 }
 
@@ -165,17 +165,17 @@ struct AllPositions {
 
 // One client's convolution as tiles: which they are, and how pixels and kernels become matrices at their positions.
 template <class T>
-struct Wide {
+struct Winograd {
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
   static constexpr int64_t kCount = Lanes<A>::kCount;
-  static constexpr int64_t kTapsRoom = (kTaps * kTaps + kCount - 1) / kCount * kCount;
+  static constexpr int64_t kPaddedTaps = (kTaps * kTaps + kCount - 1) / kCount * kCount;
 
   const ConvReluPoolSizes& s;
   int64_t channels, outputs;  // rounded up to whole vectors
   int64_t across, in_sample;  // tiles of a row, and of a sample
 
-  explicit Wide(const ConvReluPoolSizes& sizes)
+  explicit Winograd(const ConvReluPoolSizes& sizes)
       : s(sizes),
         channels(conv_round_up(sizes.channels, kConvOutputs)),
         outputs(conv_round_up(sizes.outputs, kConvOutputs)),
@@ -183,10 +183,10 @@ struct Wide {
         in_sample(conv_tiles(sizes)) {
   }
 
-  struct Place {
+  struct TileOrigin {
     int64_t sample, row, column;  // row and column of the first result
   };
-  Place place(int64_t tile) const {
+  TileOrigin tile_origin(int64_t tile) const {
     const int64_t inside = tile % in_sample;
     return {tile / in_sample, kResults * (inside / across), kResults * (inside % across)};
   }
@@ -199,7 +199,7 @@ struct Wide {
       }
     }
     A values[kCount] = {};
-    read_row(from, stride, least(count, kCount), values);
+    read_row(from, stride, min(count, kCount), values);
     return Lanes<A>::load(values);
   }
 
@@ -208,7 +208,7 @@ struct Wide {
                    const Positions<A>& tiles) const {
     const T* from = static_cast<const T*>(x.data) + client * x.client;
     for (int64_t tile = 0; tile < count; ++tile) {
-      const Place at = place(first + tile);
+      const TileOrigin at = tile_origin(first + tile);
       const T* sample = from + at.sample * x.first;
       for (int64_t channel = 0; channel < channels; channel += kCount) {
         const auto read = [&](Vector* pixels) {
@@ -227,7 +227,7 @@ struct Wide {
     for (int64_t other = 0; other < others; ++other) {
       for (int64_t lane = 0; lane < kernels.columns; lane += kCount) {
         const T* first = from + other * other_stride + lane * lane_stride;
-        const int64_t count = least(kCount, lanes - lane);
+        const int64_t count = min(kCount, lanes - lane);
         const auto read = [&](Vector* taps) { read_taps(first, w, lane_stride, count, taps); };
         transform<TapsToTile, A>(read, AllPositions<A>{kernels.at(other, lane), kernels.size});
       }
@@ -237,13 +237,13 @@ struct Wide {
   // The other way round: the kernels of `count` lanes.
   static inline __attribute__((always_inline)) void write_taps(const Vector* taps, T* first, const Strided<void*>& w,
                                                                int64_t lane_stride, int64_t count) {
-    A kernels[kCount][kTapsRoom];
-    for (int64_t tap = 0; tap < kTapsRoom; tap += kCount) {
+    A kernels[kCount][kPaddedTaps];
+    for (int64_t tap = 0; tap < kPaddedTaps; tap += kCount) {
       Vector square[kCount] = {};
       for (int64_t i = 0; i < kCount && tap + i < kTaps * kTaps; ++i) {
         square[i] = taps[tap + i];
       }
-      turn<A>(square);
+      transpose<A>(square);
       for (int64_t lane = 0; lane < kCount; ++lane) {
         Lanes<A>::store(square[lane], kernels[lane] + tap);
       }
@@ -261,8 +261,8 @@ struct Wide {
   }
 
  private:
-  inline __attribute__((always_inline)) void read_tile(const T* plane, const Strided<const void*>& x, const Place& at,
-                                                       int64_t count, Vector* pixels) const {
+  inline __attribute__((always_inline)) void read_tile(const T* plane, const Strided<const void*>& x,
+                                                       const TileOrigin& at, int64_t count, Vector* pixels) const {
     const int64_t top = at.row - s.padding, left = at.column - s.padding;
     for (int64_t i = 0; i < kSide; ++i) {
       for (int64_t j = 0; j < kSide; ++j) {
@@ -276,7 +276,7 @@ struct Wide {
 
   static inline __attribute__((always_inline)) void read_taps(const T* first, const Strided<const void*>& w,
                                                               int64_t lane_stride, int64_t count, Vector* taps) {
-    A kernels[kCount][kTapsRoom] = {};
+    A kernels[kCount][kPaddedTaps] = {};
     for (int64_t lane = 0; lane < count; ++lane) {
       const T* kernel = first + lane * lane_stride;
       if (w.column == 1 && w.row == kTaps) {  // numbers that the compiler knows
@@ -287,12 +287,12 @@ struct Wide {
         }
       }
     }
-    for (int64_t tap = 0; tap < kTapsRoom; tap += kCount) {
+    for (int64_t tap = 0; tap < kPaddedTaps; tap += kCount) {
       Vector square[kCount];
       for (int64_t lane = 0; lane < kCount; ++lane) {
         square[lane] = Lanes<A>::load(kernels[lane] + tap);
       }
-      turn<A>(square);
+      transpose<A>(square);
       for (int64_t i = 0; i < kCount && tap + i < kTaps * kTaps; ++i) {
         taps[tap + i] = square[i];
       }
