@@ -50,10 +50,10 @@ struct AggregateBackward {
 
 // Number of partial sums of the backward. It depends on the sizes only, never on the number of threads, so results are
 // reproducible to the bit; it is bounded so that all partial sums fit into 32 MiB.
-inline int64_t aggregate_parts(const AggregateSizes& sizes, int64_t most) {
+inline int64_t aggregate_parts(const AggregateSizes& sizes, int64_t max_parts) {
   const int64_t pairs = sizes.groups * sizes.mixtures * sizes.clients;
   const int64_t affordable = (int64_t{1} << 22) / (pairs > 0 ? pairs : 1);
-  return affordable < 1 ? 1 : (affordable < most ? affordable : most);
+  return affordable < 1 ? 1 : (affordable < max_parts ? affordable : max_parts);
 }
 
 constexpr int64_t kAggregateTile = 4096;      // columns whose sums stay in L1 on the CPU

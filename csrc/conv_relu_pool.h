@@ -1,14 +1,14 @@
-// The contract of `conv_relu_pool`: a stage of small convolutional networks.
+// The contract of `conv_relu_pool`: 2 x 2 max pooling of relu(conv2d(x, weight) + bias).
 //
 //   x        [*batch, b, c, h, w]
-//   weight   [*batch, o, c, k, k], one kernel per client, k from 1 to 7
+//   weight   [*batch, o, c, k, k], one set of kernels per client, 1 <= k <= 7
 //   bias     [*batch, o]
-//   padding  zeros on each side of an image, 0 to k - 1
-//   result   [*batch, b, o, ho / 2, wo / 2], floored, with ho = h + 2 padding - k + 1 and wo likewise: the largest of
-//            each 2 x 2 pixels of relu(conv2d(x, weight) + bias). In memory [*batch, b, ho / 2, wo / 2, o]
-//   index    uint8, like the result: which of the pixels it was, row by row, or 4 where ReLU made it 0. Of equal ones
-//            the first wins, of several NaN the last, as in torch's max_pool2d
-//   gradients go to the pixel that won, from there to x, weight and bias
+//   padding  zeros on each side of an image, 0 <= padding < k
+//   result   [*batch, b, o, ho / 2, wo / 2], floored, with ho = h + 2 padding - k + 1 and wo likewise. The memory order
+//            is [*batch, b, ho / 2, wo / 2, o]
+//   index    uint8 with the shape of the result: row-major position 0 to 3 of the maximum in its window, or 4 where
+//            ReLU returned 0. Ties go to the first pixel, NaN to the last one, as in torch's max_pool2d
+//   gradients flow through the pixel at `index` only
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -63,7 +63,7 @@ inline ConvReluPoolSizes conv_sizes(const Tensor& x, const Tensor& weight, int64
           (w + 2 * padding - k + 1) / 2};
 }
 
-// As [clients, ...] or one client's [...]: a view wherever there can be one.
+// Merges all batch dimensions into one, [clients, ...]; a view where possible. One client may have no batch dimension.
 inline Tensor one_batch_dimension(const Tensor& tensor) {
   if (tensor.dim() <= 5) {
     return tensor;
@@ -87,7 +87,7 @@ inline Strided<const void*> strided_input(const Tensor& tensor) {
   return strided(tensor, tensor.const_data_ptr());
 }
 
-// Uninitialised, in the memory order of `like` if one batch dimension is all it has.
+// Uninitialised tensor; keeps the memory order of `like` if that has at most one batch dimension.
 inline Tensor new_gradient(const Tensor& like) {
   return like.dim() <= 5 ? torch::stable::empty_like(like) : torch::stable::new_empty(like, like.sizes());
 }
@@ -103,7 +103,7 @@ std::tuple<Tensor, Tensor> conv_relu_pool(const Tensor& x, const Tensor& weight,
   check_kernels(op, x, weight, padding);
   check_like_x(op, "bias", bias, x);
   const ConvReluPoolSizes sizes = conv_sizes(x, weight, padding);
-  PFL_CHECK(has_shape_after(bias, x, x.dim() - 4, {sizes.outputs}), op, ": bias must be [*batch, o] beside weight ",
+  PFL_CHECK(has_shape_after(bias, x, x.dim() - 4, {sizes.outputs}), op, ": bias must be [*batch, o] for weight ",
             shape_of(weight), ", got ", shape_of(bias));
   const Tensor xs = one_batch_dimension(x), weights = one_batch_dimension(weight);
   const Tensor biases = bias.is_contiguous() ? bias : torch::stable::contiguous(bias);
@@ -127,12 +127,12 @@ inline void check_conv_relu_pool_grads(const char* op, const Tensor& grad, const
   const std::vector<int64_t> shape{s.outputs, s.pooled_height, s.pooled_width};
   for (const auto& [name, tensor] : {std::pair{"grad", &grad}, std::pair{"index", &index}}) {
     PFL_CHECK(has_shape_after(*tensor, x, x.dim() - 3, shape), op, ": ", name,
-              " must have the shape of the result, [*batch, b, ", shape[0], ", ", shape[1], ", ", shape[2],
-              "] beside x ", shape_of(x), ", got ", shape_of(*tensor));
+              " must have the shape of the result, [*batch, b, ", shape[0], ", ", shape[1], ", ", shape[2], "] for x ",
+              shape_of(x), ", got ", shape_of(*tensor));
   }
 }
 
-// samples_per_part(sizes): how many samples are summed before parts are added up, 0 if the device needs no parts.
+// samples_per_part(sizes): number of samples per partial sum of the weight gradient, 0 if the device needs none.
 template <class SamplesPerPart, class Run>
 std::tuple<Tensor, Tensor, Tensor> conv_relu_pool_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                                                            const Tensor& index, int64_t padding, bool needs_x,

@@ -1,7 +1,7 @@
-// The contract of `cpn_route`: LayerNorm over 2K, affine, ReLU, and `route` by what comes out, in one pass.
+// The contract of `cpn_route`: LayerNorm over 2K logits, affine map, ReLU and `route` in one pass.
 //
 //   h            [*batch, b, K] features
-//   a            [*batch, b, 2K], output of the policy network's last linear layer
+//   a            [*batch, b, 2K] output of the last linear layer of the policy network
 //   gamma, beta  [*batch, 2K], one pair per client
 //   eps          added to the variance;   seed, tau: as in route.h
 //   y = max(0, x * gamma + beta) with x = (a - mean(a)) / sqrt(var(a) + eps) over the 2K of a row (biased variance)
@@ -26,7 +26,8 @@ inline void check_cpn_route(const char* op, const Tensor& h, const Tensor& a, co
   PFL_CHECK(std::isfinite(eps) && eps > 0, op, ": eps must be positive and finite, got ", eps);
 }
 
-// One row per client, each contiguous: itself also where all clients share one row, else a copy.
+// One contiguous row per client. Returns the tensor itself if it is contiguous or one row expanded to all clients, else
+// a copy.
 inline Tensor client_rows(const Tensor& tensor) {
   const bool shared = tensor.dim() == 2 && tensor.stride(0) == 0 && tensor.stride(1) == 1;
   return shared ? tensor : as_contiguous(tensor);
@@ -36,7 +37,7 @@ inline int64_t client_stride(const Tensor& rows) {
   return rows.dim() == 2 ? rows.stride(0) : rows.size(rows.dim() - 1);
 }
 
-// Inputs laid out for the raw kernels. Owns what the pointers point to.
+// Inputs as raw pointers and strides; owns the memory that inputs() points to.
 struct CpnRoutePlan {
   RoutePlan route;
   Tensor gamma, beta;
@@ -64,7 +65,7 @@ std::tuple<Tensor, Tensor> cpn_route(const Tensor& h, const Tensor& a, const Ten
   return {std::move(global_part), std::move(personal_part)};
 }
 
-// rows_per_part(b): how many rows of a client are summed before parts are added up, chosen by the device.
+// rows_per_part(b): number of rows per partial sum of gamma and beta gradients, chosen by the device.
 template <class RowsPerPart, class Run>
 std::tuple<Tensor, Tensor, Tensor, Tensor> cpn_route_backward(const Tensor& grad_global, const Tensor& grad_personal,
                                                               const Tensor& h, const Tensor& a, const Tensor& gamma,
@@ -82,7 +83,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> cpn_route_backward(const Tensor& grad
   Tensor grad_beta = torch::stable::new_empty(h, beta.sizes());
   const RouteSizes sizes = route_sizes(h);
   const int64_t rows = rows_per_part(sizes.rows);
-  // A client without rows still has one part: the zeros that are its sums.
+  // A client without rows still has one part, whose sums are zero.
   const int64_t parts = sizes.rows > rows ? (sizes.rows + rows - 1) / rows : 1;
   const ScalarType sum_type = accumulate_type(h.scalar_type());
   Tensor gamma_parts = grad_gamma, beta_parts = grad_beta;

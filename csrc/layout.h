@@ -33,34 +33,34 @@ inline bool find_rows(const std::vector<Tensor>& tensors, RowLayout& layout) {
     for (const Tensor& tensor : tensors) {
       dimension.stride.push_back(tensor.stride(d));
     }
-    auto place = outer_first.end();
-    while (place != outer_first.begin() && (place - 1)->stride[0] < dimension.stride[0]) {
-      --place;
+    auto position = outer_first.end();
+    while (position != outer_first.begin() && (position - 1)->stride[0] < dimension.stride[0]) {
+      --position;
     }
-    outer_first.insert(place, dimension);
+    outer_first.insert(position, dimension);
   }
-  std::vector<Dimension> joined;
+  std::vector<Dimension> merged;
   for (const Dimension& inner : outer_first) {
-    bool joins = !joined.empty();
-    for (size_t k = 0; joins && k < tensors.size(); ++k) {
-      joins = joined.back().stride[k] == inner.size * inner.stride[k];
+    bool merges = !merged.empty();
+    for (size_t k = 0; merges && k < tensors.size(); ++k) {
+      merges = merged.back().stride[k] == inner.size * inner.stride[k];
     }
-    if (joins) {
-      joined.back() = {joined.back().size * inner.size, inner.stride};
+    if (merges) {
+      merged.back() = {merged.back().size * inner.size, inner.stride};
     } else {
-      joined.push_back(inner);
+      merged.push_back(inner);
     }
   }
-  const std::vector<int64_t> adjacent(tensors.size(), 1);
-  if (joined.empty()) {
-    joined.push_back({1, adjacent});
+  const std::vector<int64_t> contiguous(tensors.size(), 1);
+  if (merged.empty()) {
+    merged.push_back({1, contiguous});
   }
-  if (joined.size() > 2 || joined.back().stride != adjacent) {
+  if (merged.size() > 2 || merged.back().stride != contiguous) {
     return false;
   }
-  layout.columns = joined.back().size;
-  layout.rows = joined.size() == 2 ? joined[0].size : 1;
-  layout.stride = joined.size() == 2 ? joined[0].stride : std::vector<int64_t>(tensors.size(), 0);
+  layout.columns = merged.back().size;
+  layout.rows = merged.size() == 2 ? merged[0].size : 1;
+  layout.stride = merged.size() == 2 ? merged[0].stride : std::vector<int64_t>(tensors.size(), 0);
   return true;
 }
 

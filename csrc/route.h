@@ -1,11 +1,11 @@
-// The contract of `route`: each feature of a batch is shared out between a global and a personal part.
+// The contract of `route`: splits each feature of a batch into a global and a personal part.
 //
 //   h     [*batch, b, K] features
-//   a     [*batch, b, 2K] logits: first K of the global share r, last K of the personal share s
+//   a     [*batch, b, 2K] logits: first K for the global share r, last K for the personal share s
 //   seed  [*batch] int64, or none
 //   tau   temperature
-//   logit = (a[.., :K] - a[.., K:] + eps) / tau;   eps = log(u / (1 - u)), u = uniform number of the element of [b, K]
-//           under the client's seed; 0 without a seed
+//   logit = (a[.., :K] - a[.., K:] + eps) / tau;   eps = log(u / (1 - u)) with u = philox_uniform(seed, [b, K]);
+//           eps = 0 without a seed
 //   r = sigmoid(logit), s = sigmoid(-logit)
 //   result      r * h, s * h
 //   gradients   dh = r * g_global + s * g_personal;   da = [d, -d] with d = r * s / tau * h * (g_global - g_personal)
@@ -37,13 +37,13 @@ inline std::string text_of(const std::vector<int64_t>& sizes) {
   return "[" + text + "]";
 }
 
-// Like h in dtype and device, and of this shape.
+// Checks that the tensor has the dtype and device of h and this shape.
 inline void check_like_h(const char* op, const char* name, const Tensor& tensor, const Tensor& h,
                          const std::vector<int64_t>& shape) {
   check_dtype(op, name, tensor, "h", h);
   check_device(op, name, tensor, "h", h);
   PFL_CHECK(leading_sizes(tensor, tensor.dim()) == shape, op, ": ", name, " must have shape ", text_of(shape),
-            " beside h ", shape_of(h), ", got ", shape_of(tensor));
+            " for h ", shape_of(h), ", got ", shape_of(tensor));
 }
 
 inline void check_route(const char* op, const Tensor& h, const Tensor& a, const std::optional<Tensor>& seed,
@@ -57,7 +57,7 @@ inline void check_route(const char* op, const Tensor& h, const Tensor& a, const 
     check_seed(op, *seed);
     check_device(op, "seed", *seed, "h", h);
     const std::vector<int64_t> batch = leading_sizes(h, h.dim() - 2);
-    PFL_CHECK(leading_sizes(*seed, seed->dim()) == batch, op, ": seed must have shape ", text_of(batch), " beside h ",
+    PFL_CHECK(leading_sizes(*seed, seed->dim()) == batch, op, ": seed must have shape ", text_of(batch), " for h ",
               shape_of(h), ", got ", shape_of(*seed));
   }
   PFL_CHECK(std::isfinite(tau) && tau > 0, op, ": tau must be positive and finite, got ", tau);
@@ -76,12 +76,12 @@ inline RouteSizes route_sizes(const Tensor& h) {
   return {kernel_type(h.scalar_type()), clients, h.size(h.dim() - 2), h.size(h.dim() - 1)};
 }
 
-// Asking first spares a call through the dispatcher, which costs as much as the work on a small batch.
+// Avoids a dispatcher call for contiguous tensors: on a small batch it costs as much as the kernel.
 inline Tensor as_contiguous(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
-// Inputs laid out for the raw kernels. Owns what the pointers point to.
+// Contiguous inputs; owns the memory that inputs() points to.
 struct RoutePlan {
   Tensor h, a;
   std::optional<Tensor> seed;

@@ -1,4 +1,4 @@
-// `aggregate` on CPU tensors: how the work is dealt to threads. The arithmetic is in aggregate_kernel.cpp.
+// `aggregate` on CPU tensors: splits the work over threads. The kernels are in aggregate_kernel.cpp.
 #include <torch/csrc/stable/library.h>
 
 #include <mutex>
@@ -60,7 +60,7 @@ struct CpuKernel {
                              kWorkPerThread / (kAggregateTile * std::max<int64_t>(1, sizes.clients * sizes.mixtures)));
   }
 
-  // In the order of the parts, so that the sum does not depend on which thread finished first.
+  // Adds in the order of the parts, so the sum does not depend on thread timing.
   static void sum_parts(const AggregateBackward& problem) {
     const int64_t pairs = problem.sizes.groups * problem.sizes.mixtures * problem.sizes.clients;
     for (int64_t part = 1; part < problem.parts; ++part) {

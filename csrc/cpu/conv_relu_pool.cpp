@@ -1,4 +1,4 @@
-// `conv_relu_pool` on CPU tensors: how the work is dealt to threads. The arithmetic is in conv_relu_pool_kernel.cpp.
+// `conv_relu_pool` on CPU tensors: splits the work over threads. The kernels are in conv_relu_pool_*_kernel.cpp.
 #include "conv_relu_pool.h"
 
 #include <torch/csrc/stable/library.h>
@@ -15,12 +15,12 @@ int64_t grain(int64_t work) {
   return std::max<int64_t>(1, kWorkPerThread / std::max<int64_t>(1, work));
 }
 
-// Products of one output channel of one sample, at one pixel of each pooling window.
+// Number of products per output channel of a sample, for one pixel of each pooling window.
 int64_t products(const ConvReluPoolSizes& s) {
   return s.pooled_height * s.pooled_width * s.channels * s.kernel * s.kernel;
 }
 
-// Not set to zero: these are megabytes.
+// Uninitialised, because it takes megabytes.
 std::unique_ptr<double[]> winograd_scratch(const ConvReluPoolSizes& s, int64_t values) {
   const int64_t bytes = s.dtype == Float::kDouble ? 8 : 4;
   return std::unique_ptr<double[]>(new double[(conv_winograd_scratch(s) + values) * bytes / 8 + kConvCacheLine]);

@@ -1,14 +1,14 @@
-// CPU kernels of `conv_relu_pool_backward`, compiled once per instruction set into namespace PFL_CAPABILITY. The weight
-// gradient has the taps of a kernel's row side by side: no sum is ever split over lanes, so that every instruction set
-// and thread count gives the same bits.
+// CPU kernels of `conv_relu_pool_backward`, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes of
+// the weight gradient are the taps of a kernel row, never terms of a sum, so all instruction sets and thread counts
+// give the same bits.
 #include "conv_image.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The gradients of a sample's results in a block of output channels, 0 where ReLU cut, and the places in a channel of
-// the image where their winners' windows begin.
+// Staged gradients of a sample for a block of output channels, 0 where ReLU is inactive, with the offset in an image
+// plane of the receptive field of each maximum.
 template <class T>
 struct Grads {
   using A = accumulate_t<T>;
@@ -22,11 +22,11 @@ struct Grads {
         pixels(s.pooled_height * s.pooled_width) {
   }
 
-  // twin: the distance of a second image, shifted so that there a row of taps does not cross a cache line where it
-  // does in the first one; 0 without.
+  // shifted_copy: offset of a second copy of the image. It is shifted by half a cache line, so a row of taps that
+  // crosses a cache line in one copy does not in the other; 0 without a copy.
   void read(const ConvReluPoolBackward& p, int64_t client, int64_t sample, int64_t first, int64_t count, int64_t pitch,
             int64_t shifted_copy) {
-    if (count == kConvOutputs && p.grad.second == 1 && p.index.second == 1) {  // numbers that the compiler knows
+    if (count == kConvOutputs && p.grad.second == 1 && p.index.second == 1) {  // compile-time sizes
       read_strided(p, client, sample, first, kConvOutputs, pitch, shifted_copy, 1, 1);
     } else {
       read_strided(p, client, sample, first, count, pitch, shifted_copy, p.grad.second, p.index.second);
@@ -34,7 +34,7 @@ struct Grads {
   }
 
   void add_to(A* totals) const {
-    A sums[kConvOutputs];  // a copy that no pointer can reach stays in registers
+    A sums[kConvOutputs];  // a local copy that cannot be aliased stays in registers
     std::memcpy(sums, totals, sizeof sums);
     for (int64_t pixel = 0; pixel < pixels; ++pixel) {
       for (int64_t j = 0; j < kConvOutputs; ++j) {
@@ -80,12 +80,11 @@ struct Grads {
   }
 };
 
-// The sums of gradient times pixel for the k x k taps of kChannels kernels: a row of taps in the lanes of a vector, or
-// of several where vectors are short.
+// Sums of gradient * pixel for the k x k taps of kChannels kernels. A row of taps is one vector, or several short ones.
 template <class A, int kKernel, int kChannels>
 class TapSums {
  public:
-  // sums: [kKernel, kConvRowLanes] for each channel, `distance` apart.
+  // sums: [kKernel, kConvRowLanes] per channel, with channel stride `stride`.
   static void add(const A* image, int64_t pitch, const A* grads, const int32_t* offsets, int64_t pixels, A* sums,
                   int64_t stride) {
     TapSums tile;
@@ -127,7 +126,7 @@ class TapSums {
   Piece pieces_[kChannels][kPieces];
 };
 
-// One block of output channels of one client.
+// Gradients of the weights and biases of one block of output channels of one client.
 template <class T, int kKernel>
 class WeightGradient {
  public:
@@ -161,7 +160,7 @@ class WeightGradient {
 
  private:
 #if defined(__AVX2__)
-  static constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // whose sums fit into registers
+  static constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // output channels whose sums fit into registers
 #else
   static constexpr int kChannels = 1;
 #endif
@@ -197,7 +196,7 @@ class WeightGradient {
   Image<A> image_;
   Grads<T> grads_;
   A* taps_;               // [kConvOutputs, channels, kKernel, kConvRowLanes]
-  int64_t shifted_copy_;  // half a cache line off a whole number of them
+  int64_t shifted_copy_;  // offset of the shifted copy: half a cache line off a multiple of a line
   int64_t stride_;
   A* bias_;  // [kConvOutputs]
 };
@@ -211,7 +210,7 @@ void grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, doub
   }
 }
 
-// One sample: each result's gradient times its kernel goes to the window that won.
+// Gradient of one sample: adds gradient * kernel at the receptive field of each maximum.
 template <class T, int kKernel>
 class InputGradient {
  public:
@@ -290,7 +289,7 @@ struct Constant {
   static constexpr int value = kValue;
 };
 
-// Calls use(constant) for the size of the kernel.
+// Calls use(Constant<kernel>).
 template <class Use>
 void with_kernel(int64_t kernel, Use use) {
   switch (kernel) {

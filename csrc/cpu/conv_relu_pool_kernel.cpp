@@ -1,24 +1,23 @@
-// CPU kernel of `conv_relu_pool`, compiled once per instruction set into namespace PFL_CAPABILITY. Output channels are
-// computed side by side: no sum is ever split over lanes, so that every instruction set and thread count gives the same
-// bits.
+// CPU kernel of `conv_relu_pool`, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes lie across
+// output channels, never along a sum, so all instruction sets and thread counts give the same bits.
 #include "conv_image.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Pooling windows side by side: as many as registers hold.
+// Neighbouring pooling windows per register tile.
 #if defined(__AVX512F__)
 constexpr int kWindows = 2;
 #else
 constexpr int kWindows = 1;
 #endif
 
-// A client's biases and kernels: for each tap all output channels, and zeros up to a whole number of vectors.
+// Packed biases and kernels of a client: for each tap all output channels, zero-padded to whole vectors.
 template <class A>
 struct Weights {
   A *bias, *taps;
-  int64_t pitch;  // distance of taps
+  int64_t pitch;  // stride of taps
 
   Weights(const ConvReluPoolSizes& s, A* memory)
       : bias(memory), taps(memory + conv_round_up(s.outputs, kConvOutputs)), pitch(taps - bias) {
@@ -39,7 +38,7 @@ struct Weights {
   }
 };
 
-// The sums of kAcross pooling windows side by side, four pixels each, for kVectors vectors of channels.
+// Sums of kTileWindows neighbouring pooling windows, four pixels each, for kVectors vectors of channels.
 template <class A, int kVectors, int kTileWindows>
 struct Tile {
   using Vector = typename Lanes<A>::Vector;
@@ -88,7 +87,7 @@ struct Tile {
       Lanes<A>::store(pooled.values, values + v * Lanes<A>::kCount);
       std::memcpy(winners + v * Lanes<A>::kCount, &pooled.index, sizeof pooled.index);
     }
-    if (count == kChannels) {  // a size that the compiler knows
+    if (count == kChannels) {  // compile-time size
       narrow(values, kChannels, out);
       std::memcpy(index, winners, kChannels);
     } else {
@@ -98,7 +97,7 @@ struct Tile {
   }
 };
 
-// The results of one sample for the channels from `first` on, at most kVectors vectors of them.
+// Results of one sample for at most kVectors vectors of output channels from `first` on.
 template <class T, int kVectors>
 class Convolution {
  public:

@@ -1,12 +1,12 @@
-// CPU kernels of `conv_relu_pool_backward` for 5 x 5 kernels over many channels, compiled once per instruction set into
-// namespace PFL_CAPABILITY: the transposed transforms and products of conv_relu_pool_winograd_kernel.cpp.
+// Winograd CPU kernels of `conv_relu_pool_backward` for 5 x 5 kernels over many channels, compiled once per instruction
+// set into namespace PFL_CAPABILITY: transposed transforms and products of conv_relu_pool_winograd_kernel.cpp.
 #include "conv_winograd.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The transformed gradients of a client's tiles, as [tile, output] for the outputs from `first_output` on.
+// Transformed gradients of a client's tiles, as [tile, output] for the outputs from `first_output` on.
 template <class T>
 struct WinogradGrads {
   using A = accumulate_t<T>;
@@ -27,7 +27,7 @@ struct WinogradGrads {
     }
   }
 
-  // Of one window: its gradient, and which of its four results gets it; all zeros outside the image.
+  // Gradient of one pooling window and the index of the result that receives it; inactive outside the image.
   Vector window(int64_t sample, int64_t row, int64_t column, int64_t output, Integers* winner) const {
     const ConvReluPoolSizes& s = p.sizes;
     const int64_t count = min(kCount, s.outputs - output);
@@ -67,7 +67,7 @@ struct WinogradGrads {
   }
 };
 
-// Gradients of the kernels and biases of one client, for a run of output channels.
+// Gradients of the kernels and biases of one client for a range of output channels.
 template <class T>
 class WinogradWeightGradient {
  public:
@@ -86,7 +86,7 @@ class WinogradWeightGradient {
     const ConvReluPoolSizes& s = p_.sizes;
     const WinogradGrads<T> grads{p_, winograd_, client, first_output};
     const int64_t tiles = s.samples * winograd_.in_sample;
-    // Once even without samples, for gradients of zero.
+    // Runs once without samples, which gives zero gradients.
     for (int64_t first = 0; first == 0 || first < tiles; first += kConvTiles) {
       const int64_t count = min(kConvTiles, tiles - first);
       winograd_.read_pixels(p_.x, client, first, count, pixels_);
@@ -139,7 +139,7 @@ class WinogradWeightGradient {
   Positions<A> sums_;    // [channel, output]
 };
 
-// Gradients of the pixels of some samples of one client.
+// Gradients of the pixels of a group of samples of one client.
 template <class T>
 class WinogradInputGradient {
  public:
@@ -187,7 +187,7 @@ class WinogradInputGradient {
   }
 
  private:
-  // Tiles overlap: their gradients are added in the order of the tiles.
+  // Tiles overlap; their gradients are added in the order of the tiles.
   void add_tile(int64_t tile, A* corner) const {
     for (int64_t channel = 0; channel < winograd_.channels; channel += Lanes<A>::kCount) {
       const auto add = [&](const Vector* pixels) {
@@ -217,7 +217,7 @@ class WinogradInputGradient {
   Positions<A> kernels_;  // [output, channel]
   Positions<A> grads_;    // [tile, output]
   Positions<A> tiles_;    // [tile, channel]
-  A* images_;             // [sample, row, column, channel], with padding and up to whole tiles
+  A* images_;             // [sample, row, column, channel], padded to whole tiles
   int64_t width_, image_size_;
 };
 
@@ -228,7 +228,7 @@ void conv_relu_pool_winograd_grad_weight(const ConvReluPoolBackward& p, int64_t 
     using T = decltype(type);
     const int64_t blocks = conv_output_blocks(p.sizes);
     for (int64_t i = begin; i < end;) {
-      // As many blocks of one client as there are: pixels are transformed for all of them at once.
+      // All consecutive blocks of one client share the transform of its pixels.
       const int64_t count = min(end - i, blocks - i % blocks);
       WinogradWeightGradient<T> gradient(p, count * kConvOutputs, aligned<accumulate_t<T>>(scratch));
       gradient.run(i / blocks, i % blocks * kConvOutputs);

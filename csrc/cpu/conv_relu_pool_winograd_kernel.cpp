@@ -1,5 +1,5 @@
-// CPU kernel of `conv_relu_pool` for 5 x 5 kernels over many channels, compiled once per instruction set into namespace
-// PFL_CAPABILITY: tiles of pixels and kernels are transformed, multiplied position by position and transformed back.
+// Winograd CPU kernel of `conv_relu_pool` for 5 x 5 kernels over many channels, compiled once per instruction set into
+// namespace PFL_CAPABILITY: transforms tiles of pixels and kernels, multiplies them per position and transforms back.
 #include "conv_winograd.h"
 
 namespace pfl {

@@ -1,5 +1,5 @@
-// What forward and backward of `conv_relu_pool` share where there are many input channels: Winograd's tiles of pixels
-// and of kernels, and the product of matrices, one for each position of a tile.
+// Shared by forward and backward of the Winograd path of `conv_relu_pool`: transforms of pixel tiles and kernels, and
+// one matrix product per tile position.
 #pragma once
 
 #include "conv_image.h"
@@ -10,7 +10,7 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Rows and vectors of results whose sums are kept in registers.
+// Rows and vectors of a register tile.
 constexpr int kProductRows = 6;
 #if defined(__AVX512F__)
 constexpr int kProductVectors = 4;
@@ -18,14 +18,14 @@ constexpr int kProductVectors = 4;
 constexpr int kProductVectors = 2;
 #endif
 
-// A matrix whose neighbours lie this far apart.
+// Matrix with row and column stride in elements.
 template <class A>
 struct Matrix {
   A* data;
   int64_t row, column;
 };
 
-// out[r][..] (+)= sum_k left(r, k) * right(k, ..), for kRows rows and kVectors vectors of columns.
+// out[r][..] = sum_k left(r, k) * right(k, ..), added to out if `adds`, for kRows rows and kVectors vectors of columns.
 template <class A, int kRows, int kVectors>
 void multiply_tile(Matrix<const A> left, Matrix<const A> right, int64_t terms, Matrix<A> out, bool adds) {
   RegisterTile<A, kRows, kVectors> tile;
@@ -54,7 +54,7 @@ void multiply_columns(Matrix<const A> left, Matrix<const A> right, int64_t rows,
   rest(multiply_tile<A, 1, kVectors>, 1);
 }
 
-// out (+)= left * right, of which `columns` are whole vectors.
+// out = left * right, added to out if `adds`; `columns` is a multiple of the vector size.
 template <class A>
 void multiply(Matrix<const A> left, Matrix<const A> right, int64_t rows, int64_t terms, int64_t columns, Matrix<A> out,
               bool adds) {
@@ -75,13 +75,13 @@ void multiply(Matrix<const A> left, Matrix<const A> right, int64_t rows, int64_t
   }
 }
 
-// Turns a square of vectors: lane i of vector j becomes lane j of vector i.
+// Transposes a square of vectors: lane i of vector j becomes lane j of vector i.
 template <class A>
 inline __attribute__((always_inline)) void transpose(typename Lanes<A>::Vector* square) {
   using Vector = typename Lanes<A>::Vector;
   constexpr int kCount = static_cast<int>(Lanes<A>::kCount);
 #if defined(__GNUC__) && !defined(__clang__)
-  // Exchanges lanes between vectors that lie 1, 2, 4 and so on apart.
+  // Exchanges lanes between vectors at distance 1, 2, 4, ...
 #pragma GCC unroll 4
   for (int step = 1; step < kCount; step *= 2) {
     typename Lanes<A>::Integers first, second;
@@ -109,12 +109,12 @@ inline __attribute__((always_inline)) void transpose(typename Lanes<A>::Vector* 
 #endif
 }
 
-// Matrices [rows, columns] for all positions of a tile, one behind the other; columns lie side by side. A line of cache
-// between matrices keeps the same place of all of them from falling into the same few sets of the cache.
+// Matrices [rows, columns] for all tile positions, with contiguous columns. One cache line of padding between matrices
+// keeps equal offsets from mapping to the same few cache sets.
 template <class A>
 struct Positions {
   A* data;
-  int64_t columns, size;  // of a row and of a matrix
+  int64_t columns, size;  // row stride and matrix stride
 
   Positions(A* memory, int64_t rows, int64_t columns)
       : data(memory), columns(columns), size(rows * columns + kConvCacheLine) {
@@ -135,7 +135,7 @@ struct Positions {
   }
 };
 
-// Applies a line's matrix from both sides; read(vectors) and write(vectors) know where they come from and go to.
+// Applies a transform to rows and columns of a tile: read(vectors) loads the tile, write(vectors) stores the result.
 template <class Transform, class A, class Read, class Write>
 inline __attribute__((always_inline)) void transform(Read read, Write write) {
   using Vector = typename Lanes<A>::Vector;
@@ -145,7 +145,7 @@ inline __attribute__((always_inline)) void transform(Read read, Write write) {
   write(const_cast<const Vector*>(out));
 }
 
-// Vectors at all positions of a tile, from or to the same place of each matrix.
+// Loads or stores the vectors at all tile positions, one from each matrix at the same offset.
 template <class A>
 struct AllPositions {
   A* first;
@@ -163,7 +163,7 @@ struct AllPositions {
   }
 };
 
-// One client's convolution as tiles: which they are, and how pixels and kernels become matrices at their positions.
+// Tiling of one client's convolution, and the transforms of its pixels and kernels into matrices per tile position.
 template <class T>
 struct Winograd {
   using A = accumulate_t<T>;
@@ -172,8 +172,8 @@ struct Winograd {
   static constexpr int64_t kPaddedTaps = (kTaps * kTaps + kCount - 1) / kCount * kCount;
 
   const ConvReluPoolSizes& s;
-  int64_t channels, outputs;  // rounded up to whole vectors
-  int64_t across, in_sample;  // tiles of a row, and of a sample
+  int64_t channels, outputs;  // rounded up to a multiple of kConvOutputs
+  int64_t across, in_sample;  // tiles per row of tiles and per sample
 
   explicit Winograd(const ConvReluPoolSizes& sizes)
       : s(sizes),
@@ -184,14 +184,14 @@ struct Winograd {
   }
 
   struct TileOrigin {
-    int64_t sample, row, column;  // row and column of the first result
+    int64_t sample, row, column;  // row and column: position of the first result
   };
   TileOrigin tile_origin(int64_t tile) const {
     const int64_t inside = tile % in_sample;
     return {tile / in_sample, kResults * (inside / across), kResults * (inside % across)};
   }
 
-  // `count` values beside each other at `from`, zeros behind them.
+  // Vector of `count` strided values, zero-padded.
   static inline __attribute__((always_inline)) Vector read_vector(const T* from, int64_t stride, int64_t count) {
     if constexpr (sizeof(T) == sizeof(A)) {
       if (stride == 1 && count >= kCount) {
@@ -203,7 +203,7 @@ struct Winograd {
     return Lanes<A>::load(values);
   }
 
-  // The transformed pixels of tiles [first, first + count), as [tile, channel].
+  // Writes the transformed pixels of tiles [first, first + count) as [tile, channel].
   void read_pixels(const Strided<const void*>& x, int64_t client, int64_t first, int64_t count,
                    const Positions<A>& tiles) const {
     const T* from = static_cast<const T*>(x.data) + client * x.client;
@@ -219,8 +219,8 @@ struct Winograd {
     }
   }
 
-  // The transformed kernels of one client as [other, lane]: lanes are output channels and the others input channels, or
-  // the other way round.
+  // Writes the transformed kernels of one client as [other, lane]. Lanes are output channels and others input channels,
+  // or vice versa.
   void read_kernels(const Strided<const void*>& w, int64_t client, int64_t lanes, int64_t lane_stride, int64_t others,
                     int64_t other_stride, const Positions<A>& kernels) const {
     const T* from = static_cast<const T*>(w.data) + client * w.client;
@@ -234,7 +234,7 @@ struct Winograd {
     }
   }
 
-  // The other way round: the kernels of `count` lanes.
+  // Stores the kernel taps of `count` lanes.
   static inline __attribute__((always_inline)) void write_taps(const Vector* taps, T* first, const Strided<void*>& w,
                                                                int64_t lane_stride, int64_t count) {
     A kernels[kCount][kPaddedTaps];
@@ -279,7 +279,7 @@ struct Winograd {
     A kernels[kCount][kPaddedTaps] = {};
     for (int64_t lane = 0; lane < count; ++lane) {
       const T* kernel = first + lane * lane_stride;
-      if (w.column == 1 && w.row == kTaps) {  // numbers that the compiler knows
+      if (w.column == 1 && w.row == kTaps) {  // compile-time sizes
         read_row(kernel, 1, kTaps * kTaps, kernels[lane]);
       } else {
         for (int64_t row = 0; row < kTaps; ++row) {

@@ -1,5 +1,5 @@
-// CPU kernels of `distill_losses`, compiled once per instruction set into namespace PFL_CAPABILITY. Sums have a fixed
-// number of lanes, the number of threads CUDA gives a row: the same bits there and for every vector width.
+// CPU kernels of `distill_losses`, compiled once per instruction set into namespace PFL_CAPABILITY. Sums have as many
+// lanes as CUDA uses threads per row, so CUDA and every vector width give the same bits.
 #include "distill_losses_kernel.h"
 
 #include "convert.h"
@@ -10,7 +10,7 @@ namespace PFL_CAPABILITY {
 namespace {
 
 constexpr int64_t kLanes = kDistillLanes;
-constexpr int64_t kTile = 256;  // classes worked on at once; a multiple of kLanes
+constexpr int64_t kTile = 256;  // classes per tile; a multiple of kLanes
 
 template <class A>
 using Lanes = A[kLanes];
@@ -25,7 +25,7 @@ A reduce(Lanes<A>& lanes) {
   return lanes[0];
 }
 
-// Runs over whole groups of lanes: what pads the last group adds zeros.
+// Adds whole groups of lanes; the last group is zero-padded.
 template <class A>
 void add(Lanes<A>& __restrict lanes, const A* __restrict x, int64_t padded) {
   for (int64_t j = 0; j < padded; j += kLanes) {
@@ -62,7 +62,7 @@ A tile_max(const A* __restrict x, int64_t padded, A initial) {
   return max;
 }
 
-// d = y - max, e = exp(d); zeros where the last group of lanes is padded.
+// d = y - max, e = exp(d); the padding of the last group of lanes is set to 0.
 template <class A>
 void exponentials(A* __restrict d, A* __restrict e, A max, int64_t count, int64_t padded) {
   for (int64_t j = 0; j < padded; ++j) {
@@ -83,7 +83,7 @@ void subtract(const A* __restrict x, const A* __restrict y, int64_t padded, A* _
   }
 }
 
-// log_of is for numbers; NaN stays NaN.
+// log_of does not handle NaN; sum - sum restores it.
 template <class A>
 A log_of_sum(A sum) {
   return log_of(sum) + (sum - sum);
@@ -91,7 +91,7 @@ A log_of_sum(A sum) {
 
 enum Logits : int { kG = 0, kP = 1, kU = 2 };
 
-// One row of the three logits: maxima and sums after measure(), then tiles of d, e and q.
+// One row of the three logits: measure() computes maxima and sums, tile() the d, e and q of one tile.
 template <class T>
 struct Row {
   using A = accumulate_t<T>;
@@ -99,7 +99,7 @@ struct Row {
   const T* y[3];
   A max[3], s[3], u, x_g, x_p;
   A d[3][kTile], e[3][kTile], q[kTile];
-  int64_t count, padded;  // of the tile
+  int64_t count, padded;  // values of the tile, without and with padding
 
   explicit Row(const DistillInputs& inputs) : in(inputs) {
   }
@@ -135,7 +135,7 @@ struct Row {
     x_p = reduce(x_p_lanes);
   }
 
-  // The tile that begins here, ready for the gradients; a row of one tile still is from measure().
+  // Computes the tile from class `begin` on for the gradients; a row with one tile still holds it from measure().
   void tile(int64_t begin) {
     if (in.classes > kTile) {
       read(begin);
@@ -151,7 +151,7 @@ struct Row {
   }
 
  private:
-  // Values of the tile, not yet shifted; the last group of lanes is filled up with its first value.
+  // Reads the logits of a tile into d; pads the last group of lanes with the first value of the tile.
   void read(int64_t begin) {
     count = in.classes - begin < kTile ? in.classes - begin : kTile;
     padded = (count + kLanes - 1) / kLanes * kLanes;
@@ -200,10 +200,10 @@ void forward(const DistillForward& p, int64_t begin, int64_t end) {
   }
 }
 
-// What the gradients of one row need besides d, e and q.
+// Coefficients of the gradients of one row.
 template <class A>
 struct Coefficients {
-  A gce, lce, ent, dis;               // cotangents over the number of rows
+  A gce, lce, ent, dis;               // gradients of the losses divided by the number of rows
   A inverse_g, inverse_p, inverse_u;  // 1 / S
   A mean_g, mean_p, mean_u;           // X_g / S_g, X_p / S_p, U / S_u
 };

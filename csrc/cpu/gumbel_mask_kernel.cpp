@@ -1,5 +1,5 @@
-// CPU kernels of `gumbel_mask`, compiled once per instruction set into namespace PFL_CAPABILITY. One tile of values at
-// a time, one simple loop per step, so that every step is vectorised.
+// CPU kernels of `gumbel_mask`, compiled once per instruction set into namespace PFL_CAPABILITY. Each step is one
+// simple loop over a tile, so the compiler vectorises every step.
 #include "gumbel_mask_kernel.h"
 
 #include "convert.h"
@@ -12,10 +12,10 @@ namespace {
 
 constexpr int64_t kTile = kGumbelTile;
 
-// A run of at most kTile values of one client.
+// At most kTile values of one client.
 struct Tile {
   int64_t client;
-  int64_t begin;  // in the client
+  int64_t begin;  // offset in the client's values
   int64_t count;
 };
 
@@ -26,7 +26,7 @@ Tile find_tile(const GumbelMask& mask, int64_t index) {
   return {index / per_client, begin, left < kTile ? left : kTile};
 }
 
-// Where to write values of the type sums are kept in: the row itself if it has that type, else the buffer.
+// Where results in the accumulation type are written: the row itself if it has that type, else the buffer.
 inline double* stage(double* row, double*) {
   return row;
 }
@@ -37,7 +37,7 @@ template <class T>
 float* stage(T*, float* buffer) {
   return buffer;
 }
-// Rounds what was written to the buffer.
+// Rounds the buffer to the type of the row.
 inline void unstage(const double*, int64_t, double*) {
 }
 inline void unstage(const float*, int64_t, float*) {
@@ -106,7 +106,7 @@ void mask_gradient(const A* __restrict g_selected, const A* __restrict g_rest, c
   }
 }
 
-// The tile of z and the tile of logits + noise, from buffers that live as long as this.
+// A tile of z and of logits + noise, with the buffers they may point to.
 template <class T>
 struct Inputs {
   using A = accumulate_t<T>;

@@ -1,4 +1,4 @@
-// Vectors as wide as the instruction set's registers, for kernels that keep their sums in them.
+// SIMD vectors of the instruction set's register width, for kernels that accumulate in registers.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ inline __m256d multiply_add(__m256d a, __m256d b, __m256d c) {
 template <class A>
 struct Lanes {
   static constexpr int64_t kCount = kVectorBytes / sizeof(A);
-  // A sum of products along a row always has 64 bytes of lanes, be they one register or several: the same bits.
+  // Dot products use 64 bytes of lanes on every instruction set, in kParts registers, so all give the same bits.
   static constexpr int64_t kStep = 64 / sizeof(A);
   static constexpr int kParts = kStep / kCount;
   typedef A Vector __attribute__((vector_size(kVectorBytes)));
@@ -75,8 +75,8 @@ struct Lanes {
   static inline __attribute__((always_inline)) void store(const Vector& vector, A* values) {
     *reinterpret_cast<Unaligned*>(values) = vector;
   }
-  // The value in every lane. As an integer: there are processors on which a broadcast of a floating-point number keeps
-  // a multiplier busy.
+  // Broadcasts the value to all lanes, as an integer: on some processors a floating-point broadcast occupies a multiply
+  // port.
   static inline __attribute__((always_inline)) Vector broadcast(const A* value) {
     typename Integer<A>::type bits;
     std::memcpy(&bits, value, sizeof bits);

@@ -1,4 +1,4 @@
-// `linear` with lanes across the rows of x, for more of them.
+// `linear` with lanes across the rows of x, for many rows.
 #pragma once
 
 #include "linear_tiles.h"
@@ -7,8 +7,8 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The products of one client's rows with a block of its outputs, a chunk of rows at a time. An input that is zero in a
-// whole chunk, as after a ReLU many are, adds nothing to it: only the others are multiplied.
+// Products of one client's rows with the weights of a block of outputs, a chunk of rows at a time. Inputs that are zero
+// in all rows of a chunk, common after a ReLU, are skipped.
 template <class T>
 class LanesAcrossRows {
  public:
@@ -27,8 +27,8 @@ class LanesAcrossRows {
         begin_(nonzero_ + chunks_ * s_.inputs) {
   }
 
-  // For each chunk its inputs that are not all zero, where those of each block begin, and their values [inputs,
-  // kChunk].
+  // Lists the nonzero inputs of each chunk of rows and the start of each block in the list, and packs their values as
+  // [inputs, kChunk].
   void read_x(int64_t client) {
     const T* rows = static_cast<const T*>(p_.x.data) + client * p_.x.client;
     for (int64_t chunk = 0; chunk < chunks_; ++chunk, rows += kChunk * p_.x.row) {
@@ -52,7 +52,7 @@ class LanesAcrossRows {
   static constexpr int64_t kBlock = kLinearAcrossOutputs;
   static constexpr int64_t kDepth = kLinearAcrossDepth;
   static constexpr int kTileVectors =
-      2;  // vectors in a tile's row: a shorter chunk has fewer inputs that are not all zero
+      2;  // vectors per tile row; short chunks have more inputs that are zero in all rows
   static constexpr int64_t kChunk = kTileVectors * L::kCount;
   static_assert(kChunk <= kLinearChunk && kDepth % L::kCount == 0 && kBlock % L::kCount == 0);
 
@@ -74,7 +74,7 @@ class LanesAcrossRows {
     finish(client, first, count);
   }
 
-  // Returns how many inputs of the block are used.
+  // Returns the number of nonzero inputs of the block.
   int64_t read_block(const T* rows, int64_t count, int64_t chunk, int64_t first, int64_t offset) {
     const int64_t depth = min(kDepth, s_.inputs - first);
     A values[kChunk * kDepth], transposed[kDepth * kChunk];
@@ -108,7 +108,7 @@ class LanesAcrossRows {
     return nonzero > 0;
   }
 
-  // `first` is the input that the weights begin with.
+  // `first`: index of the input at weights[0]. `next`: weights to prefetch.
   void add_block(int64_t block, int64_t count, const A* weights, int64_t pitch, int64_t first, const T* next) {
     for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
       const int32_t* begin = begin_ + chunk * (blocks_ + 1) + block;
@@ -130,7 +130,7 @@ class LanesAcrossRows {
     }
   }
 
-  // The first `wide` vectors of rows.
+  // Accumulates a tile of kGroup outputs and the first `vectors` vectors of rows.
   template <int kGroup>
   static void add_tile(const A* weights, int64_t pitch, const GatherIndex& inputs, const A* x, int64_t count,
                        int64_t vectors, A* sums) {
@@ -168,9 +168,9 @@ class LanesAcrossRows {
   const LinearSizes& s_;
   int64_t chunks_, blocks_;
   A* sums_;           // [chunks, kBlock, kChunk]
-  A* panel_;          // [kBlock, kDepth]: weights that must be widened
-  A* x_;              // [chunks, inputs that are used, kChunk]
-  int32_t* nonzero_;  // [chunks, inputs that are used]
+  A* panel_;          // [kBlock, kDepth] widened weights
+  A* x_;              // [chunks, nonzero inputs, kChunk]
+  int32_t* nonzero_;  // [chunks, nonzero inputs]
   int32_t* begin_;    // [chunks, blocks + 1]
 };
 

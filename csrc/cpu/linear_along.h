@@ -1,5 +1,4 @@
-// `linear` with lanes along rows, for few of them: weights are multiplied as they lie in memory, and only x is
-// rearranged.
+// `linear` with lanes along the inputs of a row, for few rows: weights are read in place, only x is packed.
 #pragma once
 
 #include "linear_tiles.h"
@@ -8,7 +7,7 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The products of one client's rows with a block of its outputs, as sums along the rows.
+// Dot products of one client's rows with the weights of a block of outputs.
 template <class T>
 class LanesAlongInputs {
  public:
@@ -24,7 +23,7 @@ class LanesAlongInputs {
         x_(sums_ + s_.rows * kLinearDotOutputs * L::kStep) {
   }
 
-  // Groups of rows one after the other, each as [steps, rows of the group, kStep] with zeros at the end.
+  // Packs x by groups of rows, each group as [steps, rows of the group, kStep], zero-padded.
   void read_x(int64_t client) {
     const T* from = static_cast<const T*>(p_.x.data) + client * p_.x.client;
     for_groups(s_.rows, kDotRows, [&](int64_t first, int64_t size) {
@@ -46,8 +45,7 @@ class LanesAlongInputs {
   }
 
  private:
-  static constexpr int64_t kDepth =
-      1024;  // values of a row that are multiplied before the next: those of x stay in cache
+  static constexpr int64_t kDepth = 1024;  // inputs per block: the packed x of a block stays in cache
 
   void run_few(int64_t client, int64_t first, int64_t count) {
     const int64_t pitch = p_.weight.row;
@@ -64,7 +62,7 @@ class LanesAlongInputs {
     finish(client, first, count);
   }
 
-  // Whole steps of all rows and outputs, from input `begin` on.
+  // Accumulates `depth` inputs from `begin` on, a multiple of kStep, for all rows and `count` outputs.
   void add_block(const T* weights, int64_t pitch, int64_t count, int64_t begin, int64_t depth) {
     constexpr bool kNarrow = sizeof(T) < sizeof(A);
     A wide[kNarrow ? kLinearDotOutputs * kDepth : 1];
@@ -83,7 +81,7 @@ class LanesAlongInputs {
     }
   }
 
-  // What remains behind the last whole step, filled up with zeros.
+  // Accumulates the inputs after the last whole step, zero-padded.
   void add_last_step(const T* weights, int64_t count) {
     T last[kLinearDotOutputs * L::kStep];
     std::memset(last, 0, sizeof last);
@@ -125,7 +123,7 @@ class LanesAlongInputs {
 
   const Linear& p_;
   const LinearSizes& s_;
-  int64_t whole_inputs_, padded_inputs_;  // inputs in whole steps, and rounded up to them
+  int64_t whole_inputs_, padded_inputs_;  // inputs rounded down and up to a multiple of kStep
   A* sums_;                               // [rows, kLinearDotOutputs, kStep]
   A* x_;
 };

@@ -1,5 +1,5 @@
-// CPU kernels of `linear_backward`'s grad_weight and grad_bias and of `linear_step_`, compiled once per instruction set
-// into namespace PFL_CAPABILITY. Lanes lie across results and never along a sum, as in linear_grad_x_kernel.cpp.
+// CPU kernels of grad_weight and grad_bias in `linear_backward` and of `linear_step_`, compiled once per instruction
+// set into namespace PFL_CAPABILITY. Lanes lie across results, never along a sum, as in linear_grad_x_kernel.cpp.
 #include "linear_tiles.h"
 
 namespace pfl {
@@ -9,8 +9,10 @@ namespace {
 constexpr int64_t kColumns = kLinearColumns;
 constexpr int64_t kOutputs = kLinearOutputs;
 
-// What becomes of a finished piece of the weights' gradient: a vector of it, or fewer columns at the end of a row; or
-// of a whole row that is zero. WeightGradient takes anything that can be called like this.
+// Epilogues of WeightGradient. They receive finished gradients as a vector or as fewer columns at the end of a row,
+// zero_row() for an output with a zero gradient, and prefetch() for columns that follow soon.
+//
+// Stores the gradient.
 template <class T>
 struct StoreGradient {
   using A = accumulate_t<T>;
@@ -39,7 +41,7 @@ struct StoreGradient {
   }
 };
 
-// A step of SGD without momentum.
+// Applies an SGD step without momentum.
 template <class T>
 struct StepWeights {
   using A = accumulate_t<T>;
@@ -82,7 +84,6 @@ struct StepWeights {
                   static_cast<size_t>(inputs) * sizeof(T));
     }
   }
-  // Some columns of a row will be asked for soon.
   template <int64_t kCount>
   void prefetch(int64_t output, int64_t column) const {
     if (prefetches) {
@@ -91,10 +92,10 @@ struct StepWeights {
   }
 };
 
-// Rows of one client's grad_weight, and their sums for grad_bias. There are two ways to the same sums:
-//   by groups of outputs, of the rows of the batch in which any of them has a gradient, with lanes across columns
-//   by columns of x, of the rows in which they are not zero, with lanes across outputs: where most of x is zero, as
-//   behind a ReLU
+// grad_weight and grad_bias of one client. Two paths compute the same sums:
+//   by groups of outputs: over the rows in which any output of the group has a gradient, lanes across columns
+//   by columns of x: over the rows in which x is nonzero, lanes across outputs; used if most of x is zero, as after a
+//   ReLU
 template <class T>
 class WeightGradient {
  public:
@@ -118,7 +119,7 @@ class WeightGradient {
     by_columns_ = goes_by_columns(client);
     for (int64_t k = 0; k < s_.inputs; k += kColumns) {
       const int64_t count = min(kColumns, s_.inputs - k);
-      A* panel = by_columns_ ? grads_ : x_ + k * s_.rows;  // gradients are read later
+      A* panel = by_columns_ ? grads_ : x_ + k * s_.rows;  // grads_ is free until read_grads()
       for (int64_t r = 0; r < s_.rows; ++r) {
         copy_row(from + r * x_rows_.row + k, count, kColumns, panel + r * kColumns);
       }
@@ -128,7 +129,7 @@ class WeightGradient {
     }
   }
 
-  // [rows, kOutputs]
+  // Packs the gradients of a block of outputs as [rows, kOutputs].
   void read_grads(int64_t client, int64_t first, int64_t count) {
     const T* from = static_cast<const T*>(grad_.data) + client * grad_.client + first;
     for (int64_t r = 0; r < s_.rows; ++r) {
@@ -146,7 +147,8 @@ class WeightGradient {
     narrow(sums, count, out);
   }
 
-  // The block of outputs whose gradients were read. Those that are zero in all rows have a gradient of zeros.
+  // Computes the block of outputs of the last read_grads(). Outputs with zero gradients in all rows only get
+  // zero_row().
   template <class Epilogue>
   void run(int64_t first, int64_t count, const Epilogue& epilogue) {
     if (by_columns_) {
@@ -159,7 +161,7 @@ class WeightGradient {
       with_constant(size, [&](auto group) {
         for (int64_t k = 0; k < s_.inputs; k += kColumns) {
           prefetch_next(o, size, k, epilogue);
-          if (rows == s_.rows) {  // counting is a little faster than reading a list
+          if (rows == s_.rows) {  // a strided index is a little faster than a list
             add_panel<decltype(group)::value>(o, k, rows, StridedIndex{kColumns}, epilogue);
           } else {
             add_panel<decltype(group)::value>(o, k, rows, GatherIndex{rows_, 0, kColumns}, epilogue);
@@ -172,12 +174,12 @@ class WeightGradient {
  private:
   static constexpr int64_t kWide = kVectors * L::kCount;
   static constexpr int64_t kTransposeColumns = kLinearTransposeColumns;
-  static constexpr int64_t kPrefetchPanels = 2;  // prefetch distance of the weights in panels of kColumns
-  // Vectors of a column's tile.
+  static constexpr int64_t kPrefetchPanels = 2;  // prefetch distance, in panels of kColumns weights
+  // Vectors per tile of the path by columns of x.
   static constexpr int kTileVectors = kOutputs / L::kCount < 12 ? kOutputs / L::kCount : 12;
 
-  // Moves the columns of grads_ that are not all zero to its front, and returns how many they are. Adds to `terms` how
-  // many values are not zero.
+  // Moves the nonzero columns of grads_ to its front and returns their number. Adds the number of nonzero values to
+  // `terms`.
   template <class Epilogue>
   int64_t compact_nonzero(int64_t first, int64_t count, const Epilogue& epilogue, int64_t& terms) {
     int32_t nonzero[kOutputs] = {};
@@ -198,15 +200,15 @@ class WeightGradient {
       }
       output_[found++] = first + o;
     }
-    // Behind the last one is what will be asked for next.
+    // The entries behind the last one are prefetch targets: the next block.
     for (int64_t o = found; o < kOutputs; ++o) {
       output_[o] = first + count;
     }
     return found;
   }
 
-  // The rows in which not all of a group of outputs have a gradient of zero, and those gradients [rows, outputs of the
-  // group]. Returns how many rows they are.
+  // Lists the rows in which any output of a group has a nonzero gradient and packs these gradients as [rows, outputs of
+  // the group]. Returns the number of rows.
   int64_t list_rows(int64_t o, int64_t size) {
     int64_t found = 0;
     for (int64_t r = 0; r < s_.rows; ++r) {
@@ -222,7 +224,7 @@ class WeightGradient {
     return found;
   }
 
-  // Asks for the panel after the next one, of this group of outputs or of the one that follows.
+  // Prefetches the weights kPrefetchPanels panels ahead, of this group of outputs or of the next one.
   template <class Epilogue>
   void prefetch_next(int64_t o, int64_t size, int64_t k, const Epilogue& epilogue) const {
     const int64_t ahead = k + kPrefetchPanels * kColumns, row = linear_round_up(s_.inputs, kColumns);
@@ -232,7 +234,7 @@ class WeightGradient {
     }
   }
 
-  // Columns from k on of kGroup outputs.
+  // Computes a panel of kColumns columns from k on for kGroup outputs.
   template <int kGroup, class RowAt, class Epilogue>
   void add_panel(int64_t o, int64_t k, int64_t rows, RowAt row_at, const Epilogue& epilogue) const {
     const A* x = x_ + k * s_.rows;
@@ -256,17 +258,17 @@ class WeightGradient {
     }
   }
 
-  // Whether going by columns of x has the fewest terms, by more than turning the sums around costs.
+  // Returns true if the path by columns of x saves more terms than transposing its sums costs.
   bool goes_by_columns(int64_t client) {
     const int64_t of_x = count_nonzero<T>(x_rows_, client, s_.rows, s_.inputs);
     const int64_t of_grad = count_nonzero<T>(grad_, client, s_.rows, s_.outputs);
-    const int64_t max_terms = s_.rows * 4 / 5;  // from there on tiles are faster
+    const int64_t max_terms = s_.rows * 4 / 5;  // with more terms, tiles of outputs are faster
     const int64_t by_output = min(linear_blocks(of_grad, s_.outputs), max_terms);
     return of_x * 2 < s_.rows * s_.inputs && linear_blocks(of_x, s_.inputs) + kTransposeCost < by_output;
   }
-  static constexpr int64_t kTransposeCost = 4;  // terms of a sum that could be added in the meantime
+  static constexpr int64_t kTransposeCost = 4;  // cost of the transpose, in terms of a sum
 
-  // For each column of x the rows in which it is not zero and its values there, one column after the other.
+  // Lists the rows and values of the nonzero entries of x, column by column.
   void list_columns(const A* panel, int64_t first, int64_t count) {
     A* values = x_;
     int32_t* rows = reinterpret_cast<int32_t*>(x_ + s_.rows * linear_round_up(s_.inputs, kColumns) / 2);
@@ -282,7 +284,7 @@ class WeightGradient {
     begin_[first + count] = end;
   }
 
-  // By columns of x.
+  // Path by columns of x.
   template <class Epilogue>
   void run_columns(int64_t first, int64_t count, const Epilogue& epilogue) {
     const A* values = x_;
@@ -302,7 +304,7 @@ class WeightGradient {
     }
   }
 
-  // Sums [columns, kOutputs] in turned_, of the columns from k on.
+  // Transposes the sums [columns, kOutputs] in transposed_ and passes them to the epilogue as columns from k on.
   template <class Epilogue>
   void write_transposed(int64_t first, int64_t count, int64_t k, int64_t columns, const Epilogue& epilogue) const {
     A sums[L::kCount * kTransposeColumns];
@@ -329,16 +331,16 @@ class WeightGradient {
   const LinearSizes& s_;
   const LinearRows &grad_, &x_rows_;
   A* grads_;                  // [rows, kOutputs]
-  A* group_;                  // of grads_, those of a group of outputs
+  A* group_;                  // gradients of a group of outputs
   A* transposed_;             // [kTransposeColumns, kOutputs]
-  A* x_;                      // [blocks of kColumns, rows, kColumns], or its columns as lists
-  int32_t* rows_;             // in which a group has gradients
-  int32_t* begin_;            // where each column's list begins
-  int64_t output_[kOutputs];  // that are used
+  A* x_;                      // [blocks of kColumns, rows, kColumns], or the lists of its columns
+  int32_t* rows_;             // rows in which a group has gradients
+  int32_t* begin_;            // start of each column in the lists
+  int64_t output_[kOutputs];  // outputs with nonzero gradients
   bool by_columns_ = false;
 };
 
-// Calls use(gradient, client, first, count) for the blocks of outputs [begin, end).
+// Calls use(gradient, client, first, count) for each block of outputs in [begin, end).
 template <class T, class Use>
 void for_outputs(WeightGradient<T> gradient, const LinearSizes& s, bool reads_x, int64_t begin, int64_t end, Use use) {
   const int64_t blocks = linear_blocks(s.outputs, kOutputs);

@@ -1,5 +1,5 @@
-// CPU kernel of `linear_backward`'s grad_x, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes lie
-// across results and never along a sum, so that every instruction set and thread count gives the same bits.
+// CPU kernel of grad_x in `linear_backward`, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes lie
+// across results, never along a sum, so all instruction sets and thread counts give the same bits.
 #include "linear_tiles.h"
 
 namespace pfl {
@@ -9,12 +9,12 @@ namespace {
 constexpr int64_t kDepth = kLinearDepth;
 constexpr int64_t kColumns = kLinearColumns;
 constexpr int64_t kStrip = kLinearStrip;
-// Weights of so many bytes come from afar: with that many rows it pays to copy them.
+// Weights above 8 MiB are outside L2: from 24 rows on, pack them first.
 constexpr int64_t kOutOfL2Bytes = int64_t{8} << 20;
 constexpr int64_t kPackRows = 24;
 
-// Columns of one client's grad_x. An output whose gradient is zero in all rows of a group, as behind a ReLU or a mask
-// many are, adds nothing to them: only the others are multiplied.
+// Columns of one client's grad_x. Outputs whose gradient is zero in all rows of a group, common behind a ReLU or a
+// mask, are skipped.
 template <class T>
 class InputGradient {
  public:
@@ -33,8 +33,8 @@ class InputGradient {
         begin_(nonzero_ + linear_blocks(s_.rows, kSparseRows) * s_.outputs) {
   }
 
-  // For each group of rows the outputs at which not all are zero, where those of each block begin, and their gradients
-  // [outputs, rows of the group].
+  // Lists the outputs with nonzero gradients of each group of rows and the start of each block in the list, and packs
+  // their gradients as [outputs, rows of the group].
   void read_grads(int64_t client) {
     const T* from = static_cast<const T*>(p_.grad.data) + client * p_.grad.client;
     const bool sparse = count_nonzero<T>(p_.grad, client, s_.rows, s_.outputs) * 2 < s_.rows * s_.outputs;
@@ -53,7 +53,7 @@ class InputGradient {
     });
   }
 
-  // Columns [begin, end) of all rows, end - begin <= kStrip.
+  // Computes columns [begin, end) of all rows, end - begin <= kStrip.
   void run(int64_t client, int64_t begin, int64_t end) {
     const T* weights = static_cast<const T*>(p_.weight.data) + client * p_.weight.client;
     for (int64_t i = 0; i < s_.rows * kStrip; ++i) {
@@ -73,7 +73,7 @@ class InputGradient {
   }
 
  private:
-  // Returns how many outputs of the block are used.
+  // Returns the number of outputs of the block with nonzero gradients.
   int64_t read_block(const T* rows, int64_t size, int64_t first, int32_t* list, A* to) const {
     const int64_t depth = min(kDepth, s_.outputs - first);
     A values[kRows][kDepth];
@@ -96,8 +96,8 @@ class InputGradient {
     return found;
   }
 
-  // Weights are multiplied where they lie if they can be: only what must be widened or filled up is copied, and what
-  // comes from afar for many rows, as rows far apart can fall on the same lines of cache.
+  // Reads weights in place if possible. Packs them if they must be widened or padded, or if they are outside L2 and
+  // there are many rows: widely strided rows compete for the same cache sets.
   void add_block(const T* weights, const T* next, int64_t count, int64_t block, A* sums) {
     const int64_t first = block * kDepth;
     if constexpr (sizeof(T) == sizeof(A)) {
@@ -147,13 +147,13 @@ class InputGradient {
   const LinearBackward& p_;
   const LinearSizes& s_;
   int64_t blocks_;
-  int64_t group_rows_ = kRows;  // rows of a group
-  int64_t weight_bytes_;        // of the weights
-  A* sums_;                     // [rows, kStrip]
-  A* panel_;                    // [kDepth, kColumns] of the weights
-  A* grads_;                    // [groups of rows, outputs that are used, rows of the group]
-  int32_t* nonzero_;            // [groups, outputs that are used]
-  int32_t* begin_;              // [groups, blocks + 1]
+  int64_t group_rows_ = kRows;  // most rows of a group
+  int64_t weight_bytes_;
+  A* sums_;           // [rows, kStrip]
+  A* panel_;          // [kDepth, kColumns] packed weights
+  A* grads_;          // [groups of rows, nonzero outputs, rows of the group]
+  int32_t* nonzero_;  // [groups, nonzero outputs]
+  int32_t* begin_;    // [groups, blocks + 1]
 };
 
 template <class T>

@@ -1,4 +1,5 @@
-// CPU kernel of `linear`, compiled once per instruction set into namespace PFL_CAPABILITY: which way its products go.
+// CPU kernel of `linear`, compiled once per instruction set into namespace PFL_CAPABILITY: chooses between lanes along
+// inputs, lanes across rows, and sparse rows.
 #include "linear_across.h"
 #include "linear_along.h"
 #include "linear_sparse_rows.h"
@@ -7,7 +8,7 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The blocks of outputs [begin, end) of one client.
+// Computes the blocks of outputs [begin, end) of one client.
 template <class Product>
 void run_client(Product product, int64_t client, int64_t begin, int64_t end) {
   product.read_x(client);

@@ -1,5 +1,4 @@
-// `linear` row by row, where most of x is zero, but little in all rows at once. Its sums have the order of
-// linear_across.h.
+// `linear` for an x with mostly zeros at different inputs in each row. Sums have the order of linear_across.h.
 #pragma once
 
 #include "linear_tiles.h"
@@ -8,8 +7,8 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The products of one client's rows with a block of its outputs. Of each row only the inputs that are not zero are
-// multiplied, with weights that are turned around so that lanes lie across outputs.
+// Products of one client's rows with the weights of a block of outputs. Only the nonzero inputs of each row are
+// multiplied, by transposed weights: lanes lie across outputs.
 template <class T>
 class SparseRows {
  public:
@@ -27,12 +26,12 @@ class SparseRows {
         begin_(nonzero_ + s_.rows * s_.inputs / 2 + 1) {
   }
 
-  // Whether it is worth it, and there is room for it.
+  // Returns true if less than half of x is nonzero. The lists in scratch memory need that bound, too.
   bool is_worthwhile(int64_t client) const {
     return count_nonzero<T>(p_.x, client, s_.rows, s_.inputs) * 2 < s_.rows * s_.inputs;
   }
 
-  // For each row its inputs that are not zero, and where those of each block begin.
+  // Lists the nonzero inputs of each row and the start of each block in the list.
   void read_x(int64_t client) {
     const T* rows = static_cast<const T*>(p_.x.data) + client * p_.x.client;
     int32_t end = 0;
@@ -126,9 +125,9 @@ class SparseRows {
   const LinearSizes& s_;
   int64_t blocks_;
   A* sums_;           // [rows, kLinearOutputs]
-  A* panel_;          // [kDepth, kLinearOutputs] of the weights
-  A* values_;         // of x that are not zero, row by row
-  int32_t* nonzero_;  // where they are in their blocks
+  A* panel_;          // [kDepth, kLinearOutputs] transposed weights
+  A* values_;         // nonzero values of x, row by row
+  int32_t* nonzero_;  // their input indices within their blocks
   int32_t* begin_;    // [rows, blocks + 1]
 };
 

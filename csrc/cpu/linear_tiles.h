@@ -1,4 +1,4 @@
-// Products of few rows with a matrix, of which a tile of sums is kept in registers: the small kernels under `linear`.
+// Building blocks of the CPU kernels of `linear`: dot-product tiles, transposes, row packing and prefetching.
 #pragma once
 
 #include "linear_kernel.h"
@@ -10,7 +10,7 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Sums that registers hold: of a tile of dot products, and of one of scaled rows.
+// Register tile sizes: rows and outputs of a tile of dot products, vectors of a RegisterTile.
 #if defined(__AVX512F__)
 constexpr int kDotRows = 6, kDotOutputs = 4;
 constexpr int kVectors = 4;
@@ -22,13 +22,11 @@ constexpr int kDotRows = 2, kDotOutputs = 1;
 constexpr int kVectors = 2;
 #endif
 constexpr int kRows = kLinearTileRows;
-constexpr int kSparseRows =
-    kLinearSparseTileRows;  // where most values are zero: fewer of them are multiplied for the sake of others
-constexpr int64_t kPrefetchBytes = int64_t{1}
-                                   << 20;  // bytes of weights that are not at hand: it pays to ask for them early
+constexpr int kSparseRows = kLinearSparseTileRows;    // smaller tiles multiply fewer zeros
+constexpr int64_t kPrefetchBytes = int64_t{1} << 20;  // above this size, prefetch weights
 
 #if defined(__GNUC__) && !defined(__clang__)
-// Neighbouring runs of kHalf lanes in a and then b, each added to the run behind it: half as many lanes for each sum.
+// Adds neighbouring runs of kHalf lanes of a, then of b: each sum then has half as many lanes.
 template <class A, int kHalf>
 inline __attribute__((always_inline)) typename Lanes<A>::Vector add_halves(const typename Lanes<A>::Vector& a,
                                                                            const typename Lanes<A>::Vector& b) {
@@ -41,7 +39,7 @@ inline __attribute__((always_inline)) typename Lanes<A>::Vector add_halves(const
   return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
 }
 
-// Lanes of a and b in turn: their lower halves, or their upper ones.
+// Interleaves the lower halves of a and b, or their upper halves.
 template <class A, bool kUpper>
 inline __attribute__((always_inline)) typename Lanes<A>::Vector interleave(const typename Lanes<A>::Vector& a,
                                                                            const typename Lanes<A>::Vector& b) {
@@ -74,7 +72,7 @@ inline typename Lanes<A>::Vector add_halves(const typename Lanes<A>::Vector& a, 
 }
 #endif
 
-// The totals of kSums sums of kStep lanes each, lanes added up by halves; side by side if kSums is kCount.
+// Reduces kSums sums of kStep lanes each by repeated halving; with kSums == kCount lane i holds total i.
 template <class A, int kSums>
 inline __attribute__((always_inline)) typename Lanes<A>::Vector add_up_lanes(const A* sums) {
   using L = Lanes<A>;
@@ -108,7 +106,7 @@ inline void transpose(const A* from, int64_t from_row, A* to, int64_t to_row) {
   for (int i = 0; i < kCount; ++i) {
     row[i] = L::load(from + i * from_row);
   }
-  // Each turn brings one more bit of a value's row into its lane.
+  // Each pass moves one bit of a value's row index into its lane index.
 #pragma GCC unroll 4
   for (int bit = 1; bit < kCount; bit *= 2) {
 #pragma GCC unroll 8
@@ -127,7 +125,7 @@ inline void transpose(const A* from, int64_t from_row, A* to, int64_t to_row) {
   }
 }
 
-// Asks for values that will be needed soon; past the end of memory there is no harm in it.
+// Prefetches kCount values; addresses past the end of an allocation are harmless.
 template <int64_t kCount, class T>
 inline void prefetch_row(const T* values) {
   for (int64_t i = 0; i < kCount; i += 64 / static_cast<int64_t>(sizeof(T))) {
@@ -145,7 +143,7 @@ struct Constant {
   static constexpr int value = kValue;
 };
 
-// Calls use(constant) for a number from 1 to 6.
+// Calls use(Constant<count>) for count from 1 to 6.
 template <class Use>
 inline __attribute__((always_inline)) void with_constant(int64_t count, Use use) {
   switch (count) {
@@ -164,8 +162,8 @@ inline __attribute__((always_inline)) void with_constant(int64_t count, Use use)
   }
 }
 
-// `count` things in as few groups of at most `most` as there can be, of nearly equal size: 10 rows are 5 and 5, as a
-// tile of 4 keeps the processor less busy. Calls use(first, size).
+// Splits `count` items into the fewest groups of at most `max_size`, of nearly equal size: 10 rows become 5 and 5,
+// because a tile of 4 uses the multipliers less. Calls use(first, size).
 template <class Use>
 inline __attribute__((always_inline)) void for_groups(int64_t count, int64_t max_size, Use use) {
   const int64_t groups = linear_blocks(count, max_size);
@@ -176,7 +174,7 @@ inline __attribute__((always_inline)) void for_groups(int64_t count, int64_t max
   }
 }
 
-// values[0 .. room): a row widened, zeros behind its last value.
+// values[0 .. padded) = widened row followed by zeros.
 template <class T, class A>
 void copy_row(const T* row, int64_t count, int64_t padded, A* values) {
   const A* wide = widen(row, count, values);
@@ -188,7 +186,7 @@ void copy_row(const T* row, int64_t count, int64_t padded, A* values) {
   }
 }
 
-// How many values of a client's [rows, columns] are not zero.
+// Number of nonzero values of a client's [rows, columns].
 template <class T>
 int64_t count_nonzero(const LinearRows& tensor, int64_t client, int64_t rows, int64_t columns) {
   using A = accumulate_t<T>;
@@ -210,9 +208,9 @@ int64_t count_nonzero(const LinearRows& tensor, int64_t client, int64_t rows, in
   return found;
 }
 
-// sums[r][o] += x[r] . w[o] for kGroup rows and kOut outputs, where each sum has its own kStep lanes.
+// sums[r][o] += x[r] . w[o] for kGroup rows and kOut outputs; each sum has kStep lanes.
 //   x: [steps, kGroup, kStep]; w: one pointer per output; sums: [kGroup, kLinearDotOutputs, kStep]
-// The weights that lie `ahead` are asked for early, if it is not 0.
+// prefetch_distance: prefetches the weights this many elements ahead, unless 0.
 template <class A, int kGroup, int kOut>
 void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums, int64_t prefetch_distance) {
   using L = Lanes<A>;

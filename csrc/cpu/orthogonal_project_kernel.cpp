@@ -1,12 +1,12 @@
 // CPU kernels of `orthogonal_project`, compiled once per instruction set into namespace PFL_CAPABILITY.
-// Both products, f A and (f A) A^T, run through the tiles of product_tiles.h.
+// Both products, f A and (f A) A^T, use the register tiles of product_tiles.h.
 #include "product_tiles.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// A block of samples of one client in one subspace.
+// Projection of a block of samples of one client onto one subspace.
 template <class T>
 struct Projection {
   using A = accumulate_t<T>;
@@ -28,7 +28,8 @@ struct Projection {
     }
   }
 
-  // coordinates = values * basis, where load(feature, count, row) points row[r] at a run of the values of sample r.
+  // coordinates = values * basis. load(feature, count, row) sets row[r] to `count` values of sample r from `feature`
+  // on.
   template <class Load>
   void find_coordinates(Load load) const {
     for (int64_t begin = 0; begin < features; begin += kDepth) {
@@ -65,7 +66,7 @@ struct Projection {
     }
   }
 
-  // out[r][0 .. kBlock) = coordinates * basis^T from feature `begin` on, zeros behind the last feature.
+  // block[r][0 .. kBlock) = coordinates * basis^T from feature `begin` on, zero-padded.
   void expand(int64_t begin, A (*block)[kBlock]) const {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = 0; j < kBlock; ++j) {
@@ -160,7 +161,7 @@ void forward_block(const OrthogonalProject& problem, int64_t client, int64_t fir
   narrow(inner, rows, static_cast<T*>(problem.inner) + client * sizes.samples + first);
 }
 
-// One side of the backward: its own result and cotangent, the other side's result, its share of the blend.
+// Backward of one side, g or p: its result and output gradient, the other side's result, and its weight in `fused`.
 template <class T>
 struct Pullback {
   using A = accumulate_t<T>;
@@ -168,7 +169,7 @@ struct Pullback {
   const void *result, *cotangent, *other;
   A share;
 
-  // The cotangent of the projected features of one sample, from `at` on.
+  // Gradient of the projected features of one sample, `count` elements from `at` on.
   void find_cotangent(int64_t sample, int64_t at, int64_t count, A* __restrict out) const {
     A buffer[kDepth];
     for (int64_t j = 0; j < count; ++j) {

@@ -1,6 +1,6 @@
-// CPU kernels of `sgd_`, compiled once per instruction set. Fused multiply-adds are asked for by name, as torch has
-// them in its add(x, alpha): the same bits as torch.optim.SGD, on every instruction set (where the processor has none,
-// the C library computes the same value).
+// CPU kernels of `sgd_`, compiled once per instruction set. Explicit fused multiply-adds, as in torch's add(x, alpha),
+// give the bits of torch.optim.SGD on every instruction set; without hardware FMA the C library computes the same
+// value.
 #include "sgd_kernel.h"
 
 #include "convert.h"
@@ -79,7 +79,7 @@ void update_widened(Update<float> update, const Step<float>& step, T* p, const T
   }
 }
 
-// Values of the type they are computed in are updated where they are.
+// Updates tensors of the accumulation type in place, others through widened copies.
 template <class A, class T>
 void update_run(Update<A> update, const Step<A>& step, T* p, const T* g, T* m, const T* c, int64_t count) {
   if constexpr (sizeof(T) == sizeof(A)) {

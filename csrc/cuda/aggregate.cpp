@@ -14,7 +14,7 @@ class CudaKernel {
   explicit CudaKernel(const Tensor& on) : launch_("pfl_fast::aggregate", on) {
   }
 
-  // Rows that lie apart are found through a table, which the kernel reads: it moves to the device.
+  // Copies the table of row pointers to the device.
   void prepare_rows(AggregateRows& rows, const AggregatePlan& plan) {
     if (rows.table == nullptr) {
       return;

@@ -1,5 +1,5 @@
-// CUDA kernels of `aggregate`. Raw pointers only, so that nvcc needs seconds and the emulation build can run them.
-// Products are added client by client, never fused (--fmad=false): the same bits as the CPU kernel.
+// CUDA kernels of `aggregate`. They take raw pointers only, so nvcc needs seconds and the emulation build can run them.
+// Products are added client by client and never fused (--fmad=false): the same bits as the CPU kernel.
 #include "aggregate_kernel.h"
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace pfl {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kManyMixtures = 4;       // mixtures summed per read of a row, when there is more than one
-constexpr int kTile = 512;             // columns of the gradients that a block keeps in shared memory
-constexpr int kBackwardBlocks = 6;     // resident blocks to compile the backward for: 85 registers each, no spills
-constexpr int kTensorsPerLaunch = 80;  // as many as fit into the 4 KiB of kernel arguments
+constexpr int kManyMixtures = 4;       // mixtures per read of a row, if there is more than one
+constexpr int kTile = 512;             // columns of the gradients staged in shared memory per block
+constexpr int kBackwardBlocks = 6;     // resident blocks of the backward: 85 registers per thread, no spills
+constexpr int kTensorsPerLaunch = 80;  // the most that fit into 4 KiB of kernel arguments
 
-// Part of the model, passed by value: no copy to the device, so a launch can be captured in a CUDA graph.
+// Tensors of one launch, passed by value: no copy to the device, so the launch can be captured in a CUDA graph.
 struct TensorList {
   const void* base[kTensorsPerLaunch];
   int64_t stride[kTensorsPerLaunch];
@@ -56,7 +56,7 @@ __device__ __forceinline__ bool is_finite(float value) {
   return value - value == 0;
 }
 
-// Block (b, y): one run of columns of one tensor, mixtures [y * kMixtures, ...).
+// Block (b, y): consecutive columns of one tensor, mixtures [y * kMixtures, ...).
 template <class T, int kMixtures>
 __global__ void __launch_bounds__(kThreads)
     aggregate_kernel(const TensorList list, const void* const* table, const Shape shape, const accumulate_t<T>* weights,
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    // Bad values are rare: a vote of the warp comes before any sum or atomic.
+    // Non-finite values are rare: a warp vote avoids the sum and the atomic.
     if (counts && __any_sync(kAllLanes, bad)) {
       bad = warp_sum(bad);
       if (threadIdx.x % kWarp == 0) {
@@ -110,9 +110,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block walks over tiles of columns. The tile's gradients are staged in shared memory once, for all clients; each
-// warp takes every (kThreads / kWarp)-th client, writes its gradient row and adds its dot products to the block's own
-// sums.
+// Each block loops over tiles of columns. The gradients of a tile are staged in shared memory once for all clients;
+// each warp handles every (kThreads / kWarp)-th client, writes its gradient row and adds its dot products to the
+// partial sums of the block.
 template <class T, int kMixtures>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
     aggregate_backward_kernel(const TensorList list, const void* const* table, const Shape shape,
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
     const T* grads = static_cast<const T*>(list.grads[t]) + begin;
     for (int64_t first = 0; first < shape.mixtures; first += kMixtures) {
       const int mixtures = static_cast<int>(min(shape.mixtures - first, kMixtures));
-      __syncthreads();  // nobody may still read the previous gradients
+      __syncthreads();  // wait for reads of the previous gradients
       for (int i = threadIdx.x; i < mixtures * count; i += kThreads) {
         const int m = i / count;
         const int j = i % count;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
         const T* x = row_of<T>(list, table, shape, t, n) + begin;
         T* out = static_cast<T*>(list.out[t]) + n * numel + begin;
         A dots[kMixtures] = {};
-#pragma unroll 1  // left to itself the compiler unrolls until registers spill
+#pragma unroll 1  // the compiler would unroll until registers spill
         for (int j = lane; j < count; j += kWarp) {
           const A value = partial ? widen(x[j]) : A(0);
           A sum = 0;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
             }
           }
           if (writes_rows && first == 0) {
-            // Mixtures that are not staged yet are read directly: a row is rounded and written only once.
+            // Reads the other mixtures from global memory, so a row is rounded and written only once.
 #pragma unroll 1
             for (int64_t m = kMixtures; m < shape.mixtures; ++m) {
               sum += w[m * shape.clients + n] * widen(grads[m * numel + j]);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
   }
 }
 
-// Sums the parts into the first one, in their order.
+// Adds all parts to the first one, in their order.
 __global__ void __launch_bounds__(kThreads) sum_parts_kernel(double* partial, int64_t parts, int64_t pairs) {
   const int64_t pair = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (pair < pairs) {
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) sum_parts_kernel(double* partial, in
   }
 }
 
-// Calls launch(segment, blocks) for the model's tensors, as many at a time as kernel arguments can hold.
+// Calls launch(list, blocks) for all tensors, kTensorsPerLaunch at a time.
 template <class Launch>
 int for_each_tensor_list(const AggregateSizes& sizes, const AggregateRows& rows, const void* const* grads,
                          void* const* out, int64_t columns_per_block, Launch launch) {

@@ -7,7 +7,7 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kMaxParts = 32;  // of a client: enough blocks for a GPU, few sums to add up
+constexpr int64_t kMaxParts = 32;  // per client: enough blocks for a GPU, few partial sums
 
 std::tuple<Tensor, Tensor> conv_relu_pool_cuda(Tensor x, Tensor weight, Tensor bias, int64_t padding) {
   const Launch launch("pfl_fast::conv_relu_pool", x);

@@ -1,5 +1,5 @@
-// CUDA kernels of `conv_relu_pool`. A lane per output channel: results, gradients and weights of a warp lie side by
-// side, and all its lanes read the same pixel, or one of four neighbours.
+// CUDA kernels of `conv_relu_pool`. One lane per output channel: results, gradients and weights of a warp are
+// contiguous, and all its lanes read the same pixel or one of four neighbours.
 #include "conv_relu_pool_kernel.h"
 
 #include "platform.cuh"
@@ -7,11 +7,11 @@
 namespace pfl {
 namespace {
 
-constexpr int kWarps = 8;  // in the forward one pooling window each, side by side
+constexpr int kWarps = 8;  // per block; in the forward one pooling window each
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kMaxKernel = kConvMaxKernel;
-constexpr int kTileRows = kMaxKernel + 1;                  // rows of pixels that a row of windows looks at
-constexpr int kTileColumns = 2 * kWarps + kMaxKernel - 1;  // columns that kWarps windows look at
+constexpr int kTileRows = kMaxKernel + 1;                  // rows of pixels of a row of windows
+constexpr int kTileColumns = 2 * kWarps + kMaxKernel - 1;  // columns of pixels of kWarps windows
 
 template <class T>
 __device__ __forceinline__ accumulate_t<T> pixel_or_zero(const T* plane, const Strided<const void*>& x,
@@ -20,7 +20,8 @@ __device__ __forceinline__ accumulate_t<T> pixel_or_zero(const T* plane, const S
   return inside ? widen(plane[row * x.row + column * x.column]) : accumulate_t<T>(0);
 }
 
-// Block (sample, row of windows and kWarps columns of it; kWarp output channels). Input channels are staged in turn.
+// Block (x: sample, row of windows and kWarps of its columns; y: kWarp output channels). Stages one input channel at a
+// time.
 template <class T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p) {
   using A = accumulate_t<T>;
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p)
   const A bias = exists ? widen(static_cast<const T*>(p.bias)[client * s.outputs + output]) : A(0);
   A sums[4] = {bias, bias, bias, bias};
   for (int64_t channel = 0; channel < s.channels; ++channel) {
-    __syncthreads();  // nobody may still read the previous channel
+    __syncthreads();  // wait for reads of the previous channel
     for (int i = threadIdx.x; i < taps * kWarp; i += kThreads) {
       const int tap = i % taps, of = i / taps;
       const T* kernel = kernels + (first_output + of) * p.weight.first + channel * p.weight.second;
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p)
       }
     }
   }
-  // The first of equal pixels wins, the last that is NaN.
+  // The maximum is the first of equal pixels, or the last NaN.
   A best = sums[0];
   int winner = 0;
 #pragma unroll
@@ -79,8 +80,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p)
   }
 }
 
-// Block (part of a client's samples and row of a kernel, after the last of which comes the bias; kWarp output
-// channels). Warps take pixels in turn; their sums are added in the order of the warps.
+// Block (x: part of a client's samples and kernel row, the bias as last row; y: kWarp output channels). Windows are
+// distributed over warps, whose sums are added in the order of the warps.
 template <class T>
 __global__ void __launch_bounds__(kThreads) parts_kernel(const ConvReluPoolBackward p) {
   using A = accumulate_t<T>;
@@ -124,18 +125,18 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const ConvReluPoolBackw
     partial[(warp * kMaxKernel + tap) * kWarp + lane] = sums[tap];
   }
   __syncthreads();
-  const int tap = warp;  // there are more warps than taps in a row
+  const int tap = warp;  // a kernel row has fewer taps than there are warps
   if (output < s.outputs && tap < (is_bias ? 1 : k)) {
     A sum = 0;
     for (int other = 0; other < kWarps; ++other) {
       sum = sum + partial[(other * kMaxKernel + tap) * kWarp + lane];
     }
-    const int64_t place = part * (kernel_rows * k + 1) + kernel_row * k + tap;
-    static_cast<A*>(p.parts)[place * s.outputs + output] = sum;
+    const int64_t offset = part * (kernel_rows * k + 1) + kernel_row * k + tap;
+    static_cast<A*>(p.parts)[offset * s.outputs + output] = sum;
   }
 }
 
-// A thread per weight or bias: its parts in their order.
+// One thread per weight or bias: adds its parts in their order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_parts_kernel(const ConvReluPoolBackward p) {
   using A = accumulate_t<T>;
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kThreads) add_parts_kernel(const ConvReluPoolB
   }
 }
 
-// A thread per pixel of x: of all windows that see it, those that it helped to win.
+// One thread per pixel of x: gathers the gradients of the maxima whose receptive field contains it.
 template <class T>
 __global__ void __launch_bounds__(kThreads) grad_x_kernel(const ConvReluPoolBackward p) {
   using A = accumulate_t<T>;

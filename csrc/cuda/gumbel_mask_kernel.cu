@@ -1,5 +1,5 @@
-// CUDA kernels of `gumbel_mask`: one pass, a thread does whole Philox blocks of four values. In float every value has
-// the bits of the CPU kernel's.
+// CUDA kernels of `gumbel_mask`: one pass, whole Philox blocks of four values per thread. In float all values have the
+// bits of the CPU kernel.
 #include "gumbel_mask_kernel.h"
 
 #include "elementary.h"
@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_run(T* row, int64_t column, int64_t numel,
   }
 }
 
-// Where a thread works; past the last client there is nothing to do.
+// First value of a thread; threads past the last client return.
 template <class T>
 struct Position {
   int64_t client;

@@ -1,6 +1,5 @@
-// CUDA kernels of `linear` and `linear_step_`: one product of two matrices, of every client, in the forms that forward,
-// backward and a step need. With few rows, time goes into reading weights: a block reads its part of them once, for
-// kRows rows.
+// CUDA kernels of `linear` and `linear_step_`: one batched matrix product in the layouts of forward, backward and step.
+// With few rows the kernel is bound by reading weights: a block reads its part of them once for kRows rows.
 #include "linear_kernel.h"
 
 #include "platform.cuh"
@@ -9,18 +8,18 @@ namespace pfl {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRows = 32, kColumns = 64;  // of the result, in one block
-constexpr int kDepth = kWarp;             // terms of the sums that are staged at once
-constexpr int kThreadsAcross = 16;        // threads side by side
+constexpr int kRows = 32, kColumns = 64;  // tile of the result per block
+constexpr int kDepth = kWarp;             // terms of the sums staged at once
+constexpr int kThreadsAcross = 16;        // threads per row of the tile
 constexpr int kRowsEach = kRows / (kThreads / kThreadsAcross), kColumnsEach = kColumns / kThreadsAcross;
 
-// left[c] right[c], [rows, depth] times [depth, columns] for each client c.
+// left[c] * right[c], [rows, depth] times [depth, columns], for each client c.
 struct Product {
   LinearRows left, right;
   int64_t rows, depth, columns;
 };
 
-// What becomes of a finished sum: it is stored with a bias added, if there is one,
+// Epilogue that adds the bias, if there is one, and stores the result.
 template <class T>
 struct StoreSum {
   T* out;  // [C, rows, columns]
@@ -34,7 +33,7 @@ struct StoreSum {
   }
 };
 
-// or it is the gradient of a weight, which makes a step.
+// Epilogue that takes the sum as gradient of a weight and applies an SGD step.
 template <class T>
 struct StepWeight {
   const T* from;
@@ -49,9 +48,9 @@ struct StepWeight {
   }
 };
 
-// kCount rows (columns) of the left (right) matrix from `first` on, kDepth terms of each, as [kDepth, kCount] with
-// zeros past the end. kAlong: whether a row's (column's) terms lie side by side in memory; else the rows (columns) do.
-// Threads read what lies side by side; the pitch is odd, so that they write to different banks either way.
+// Stages kCount rows of the left matrix (columns of the right one) from `first` on, kDepth terms each, as
+// [kDepth, kCount], zero-padded. kDepthContiguous: the terms are contiguous in memory, else the rows (columns) are.
+// Threads read contiguous values; the pitch is odd, so in both layouts they write to different banks.
 template <class T, bool kDepthContiguous, int kCount>
 __device__ void stage(const T* matrix, int64_t pitch, int64_t first, int64_t count, int64_t begin, int64_t depth,
                       accumulate_t<T>* tile) {
@@ -65,27 +64,27 @@ __device__ void stage(const T* matrix, int64_t pitch, int64_t first, int64_t cou
   }
 }
 
-// A block for each client and tile of the result. A thread has kRowsEach rows, kColumnsEach columns that lie kAcross
-// apart, and adds up their terms in order: no sum is split.
+// One block per client and tile of the result. A thread computes kRowsEach rows and kColumnsEach columns with stride
+// kThreadsAcross, and adds their terms in order: no sum is split.
 template <class T, bool kLeftDepthContiguous, bool kRightDepthContiguous, class Epilogue>
 __global__ void __launch_bounds__(kThreads) product_kernel(const Product p, const Epilogue epilogue) {
   using A = accumulate_t<T>;
   PFL_SHARED(A, left, kDepth * (kRows + 1));
   PFL_SHARED(A, right, kDepth * (kColumns + 1));
-  const int64_t wide = (p.columns + kColumns - 1) / kColumns, high = (p.rows + kRows - 1) / kRows;
-  const int64_t tile = blockIdx.x, client = tile / (wide * high);
-  const int64_t first_row = tile / wide % high * kRows, first_column = tile % wide * kColumns;
+  const int64_t tiles_across = (p.columns + kColumns - 1) / kColumns, tiles_down = (p.rows + kRows - 1) / kRows;
+  const int64_t tile = blockIdx.x, client = tile / (tiles_across * tiles_down);
+  const int64_t first_row = tile / tiles_across % tiles_down * kRows, first_column = tile % tiles_across * kColumns;
   const T* lefts = static_cast<const T*>(p.left.data) + client * p.left.client;
   const T* rights = static_cast<const T*>(p.right.data) + client * p.right.client;
   const int thread_row = threadIdx.x / kThreadsAcross * kRowsEach, thread_column = threadIdx.x % kThreadsAcross;
   A sum[kRowsEach][kColumnsEach] = {};
 #pragma unroll 1
   for (int64_t begin = 0; begin < p.depth; begin += kDepth) {
-    __syncthreads();  // nobody may still read the previous tiles
+    __syncthreads();  // wait for reads of the previous tiles
     stage<T, kLeftDepthContiguous, kRows>(lefts, p.left.row, first_row, p.rows, begin, p.depth, left);
     stage<T, kRightDepthContiguous, kColumns>(rights, p.right.row, first_column, p.columns, begin, p.depth, right);
     __syncthreads();
-    // Threads without rows have no work. With few rows, grad_weight has few terms.
+    // Threads without rows skip the products. With few rows, grad_weight has few terms.
     const int terms = first_row + thread_row < p.rows ? static_cast<int>(min(kDepth, p.depth - begin)) : 0;
 #pragma unroll 4
     for (int k = 0; k < terms; ++k) {
@@ -122,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p, cons
   }
 }
 
-// A thread for each output of each client: the sum of its gradients over the rows.
+// One thread per output of a client: sums its gradients over the rows.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(const LinearSizes sizes, const LinearRows grad, T* __restrict__ grad_bias) {

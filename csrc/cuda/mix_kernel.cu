@@ -1,5 +1,5 @@
-// CUDA kernels of `mix`: a whole model in one launch, every value read and written once. Values are the CPU kernel's to
-// the bit; sums over a segment are added in an order of their own, which does not change from run to run.
+// CUDA kernels of `mix`: one launch per model, every value is read and written once. Values have the bits of the CPU
+// kernel; sums over a segment have another, but deterministic, order.
 #include "mix_kernel.h"
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kTile = static_cast<int>(kMixCudaTile);
-constexpr int kTensorsPerLaunch = 32;  // as many as fit into the 4 KiB of kernel arguments
+constexpr int kTensorsPerLaunch = 32;  // the most that fit into 4 KiB of kernel arguments
 
-// Part of the model, passed by value: no copy to the device, so a launch can be captured in a CUDA graph.
+// Tensors of one launch, passed by value: no copy to the device, so the launch can be captured in a CUDA graph.
 struct TensorList {
   const void* local[kTensorsPerLaunch];
   const void* global[kTensorsPerLaunch];
   const void* choices[kTensorsPerLaunch];
   const void* grads[kTensorsPerLaunch];
-  void* out[kTensorsPerLaunch];  // the result, or the gradient of the local tensor
+  void* out[kTensorsPerLaunch];  // result, or gradient of the local tensor
   void* out_global[kTensorsPerLaunch];
   void* out_choice[kTensorsPerLaunch];
   int64_t stride[4 * kTensorsPerLaunch];
@@ -34,7 +34,7 @@ struct TensorList {
   bool hard;
 };
 
-// What a block works on: columns [begin, end) of one row of one tensor.
+// Tile of a block: columns [begin, end) of one row of one tensor.
 struct Tile {
   int tensor;
   int64_t row, begin, end;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const TensorList s) {
   T* out = out_row<T>(s, s.out, tile);
   const A chosen = kElementwise ? A(0) : segment_choice<A>(s, tile);
   for (int64_t column = tile.begin + threadIdx.x * kCount; column < tile.end; column += kThreads * kCount) {
-    // A tensor that was not chosen at all is not even read.
+    // Copies the chosen tensor without reading the other one.
     if (!kElementwise && (chosen == A(0) || chosen == A(1))) {
       store_pack(out, column, tile.end, load_pack(chosen == A(0) ? local : global, column, tile.end));
       continue;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const TensorList s) {
   }
 }
 
-// factor * grad, exactly 0 where the factor is 0.
+// factor * grad; exactly 0 if the factor is 0.
 template <class T>
 __device__ __forceinline__ T scaled(accumulate_t<T> factor, T grad) {
   using A = accumulate_t<T>;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kCount; ++i) {
         const A choice_gradient = widen(grad.values[i]) * (widen(g.values[i]) - widen(l.values[i]));
         result.values[i] = narrow<T>(choice_gradient);
-        sum += choice_gradient;  // values beyond the end were loaded as zeros
+        sum += choice_gradient;  // values past the end were loaded as zeros
       }
       if (to_choice) {
         store_pack(out_row<T>(s, s.out_choice, tile), column, tile.end, result);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Block (row, segment): adds the tiles of the segment's tensors, each lane its own, then the lanes.
+// Block (row, segment): each lane sums every kWarp-th tile of the segment's tensors, then the lanes are added.
 __global__ void __launch_bounds__(kWarp)
     sum_tiles_kernel(const TensorList s, const double* partial, double* grad_choice) {
   const int64_t row = blockIdx.x;
@@ -202,7 +202,7 @@ void* entry(void* const* tensors, int64_t t) {
   return tensors ? tensors[t] : nullptr;
 }
 
-// Calls launch(segment, tiles) for the model's tensors, as many at a time as kernel arguments can hold.
+// Calls launch(list, tiles) for all tensors, kTensorsPerLaunch at a time.
 template <class Launch>
 int for_each_tensor_list(const MixTensors& in, const void* const* grads, void* const* out, void* const* out_global,
                          void* const* out_choice, Launch launch) {

@@ -1,4 +1,4 @@
-// CUDA kernels of `orthogonal_project`: a block takes a few samples of one client through both products.
+// CUDA kernels of `orthogonal_project`: one block computes both products for a few samples of one client.
 #include "orthogonal_project_kernel.h"
 
 #include "platform.cuh"
@@ -8,21 +8,21 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kSamples = 4;         // that share each read of a basis
-constexpr int kDepth = kWarp;       // columns of a basis staged at once, for kThreads of its rows
-constexpr int kPitch = kDepth + 1;  // keeps the rows of a tile in different banks
+constexpr int kSamples = 4;         // samples per block, which share each read of a basis
+constexpr int kDepth = kWarp;       // columns of a basis staged at once, for kThreads rows
+constexpr int kPitch = kDepth + 1;  // avoids bank conflicts between rows of a tile
 
-// What a block keeps in shared memory.
+// Shared memory of a block.
 template <class A>
 struct Scratch {
-  A* tile;         // [kThreads, kPitch] of a basis
+  A* tile;         // [kThreads, kPitch] tile of a basis
   A* coordinates;  // [kSamples, kDepth]
   A* partial;      // [kWarps, kSamples, kDepth]
 };
 
 template <class T>
 struct BlockSamples {
-  int64_t first_sample;  // among those of all clients
+  int64_t first_sample;  // index among the samples of all clients
   int samples;
   const T* basis;
 };
@@ -34,7 +34,7 @@ __device__ BlockSamples<T> block_samples(const ProjectSizes& sizes, const Subspa
           static_cast<const T*>(space.basis) + client * space.stride};
 }
 
-// coordinates = values * basis. A lane owns a column, a warp every kWarps-th feature; warps are added in their order.
+// coordinates = values * basis. One lane per column; each warp sums every kWarps-th feature; warps are added in order.
 template <class T, class Load>
 __device__ void find_coordinates(const ProjectSizes& sizes, const Subspace& space, const BlockSamples<T>& block,
                                  const Scratch<accumulate_t<T>>& scratch, const Load& load) {
@@ -54,7 +54,7 @@ __device__ void find_coordinates(const ProjectSizes& sizes, const Subspace& spac
         }
       }
     }
-    __syncthreads();  // nobody may still read the previous sums
+    __syncthreads();  // wait for reads of the previous sums
 #pragma unroll
     for (int s = 0; s < kSamples; ++s) {
       scratch.partial[(warp * kSamples + s) * kDepth + lane] = sum[s];
@@ -68,11 +68,11 @@ __device__ void find_coordinates(const ProjectSizes& sizes, const Subspace& spac
       coordinates[warp * space.padded_rank + k] = total;
     }
   }
-  __syncthreads();  // all coordinates are written
+  __syncthreads();  // make all coordinates visible
 }
 static_assert(kWarps == kSamples, "a warp adds up the coordinates of one sample");
 
-// sum[s] = coordinates of sample s times the basis row of feature `begin + threadIdx.x`.
+// sum[s] = dot product of the coordinates of sample s and the basis row of feature `begin + threadIdx.x`.
 template <class T>
 __device__ void expand(const ProjectSizes& sizes, const Subspace& space, const BlockSamples<T>& block,
                        const Scratch<accumulate_t<T>>& scratch, int64_t begin, accumulate_t<T>* sum) {
@@ -85,7 +85,7 @@ __device__ void expand(const ProjectSizes& sizes, const Subspace& space, const B
   for (int64_t first = 0; first < space.rank; first += kDepth) {
     const int depth = static_cast<int>(min(kDepth, space.rank - first));
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    __syncthreads();  // nobody may still read the previous tile
+    __syncthreads();  // wait for reads of the previous tile
 #pragma unroll 4
     for (int row = warp; row < kThreads; row += kWarps) {
       const bool exists = begin + row < sizes.features && lane < depth;
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const OrthogonalProje
       }
     }
   }
-  __syncthreads();  // nobody may still read partial
+  __syncthreads();  // wait for reads of `partial`
 #pragma unroll
   for (int s = 0; s < kSamples; ++s) {
     const A sum = warp_sum(inner[s]);
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const OrthogonalProje
   }
 }
 
-// The cotangent of one side's projected features: its own, its share of the blend's, the other side's through inner.
+// Gradient of one side's projected features: from its own output, from `fused`, and from `inner`.
 template <class T>
 struct CotangentOf {
   using A = accumulate_t<T>;

@@ -1,5 +1,5 @@
-// CUDA kernels of `route`: a thread takes sixteen bytes of h and what belongs to them. The same formulas as the CPU
-// kernel, element by element, so the same bits.
+// CUDA kernels of `route`: one thread per 16 bytes of h. Each element is computed by the formulas of the CPU kernel, so
+// the bits are the same.
 #include "route_kernel.h"
 
 #include "logistic.cuh"
@@ -10,11 +10,11 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Which features a thread has: [column, column + kCount) of one row.
+// Features of a thread: [column, column + kCount) of one row.
 struct Position {
-  int64_t row;  // of all C * b
+  int64_t row;  // index among all C * b rows
   int64_t client;
-  int64_t element;  // of [b, K], where the row begins
+  int64_t element;  // first element of the row in [b, K]
   int64_t column;
 };
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ Position position_of(const RouteSizes& sizes) {
   return {row, row / sizes.rows, row % sizes.rows * sizes.features, index % packs * kCount};
 }
 
-// The shares of one feature; beyond the end of the row they are of zeros and nobody stores them.
+// Shares of one feature. Past the end of the row the logits are zeros, and the shares are not stored.
 template <class T>
 __device__ __forceinline__ Shares<accumulate_t<T>> shares_at(const Pack<T>& a0, const Pack<T>& a1, int i,
                                                              const RouteInputs& inputs, const Position& position,

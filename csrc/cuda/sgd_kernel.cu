@@ -1,5 +1,5 @@
-// CUDA kernel of `sgd_`: a whole model in one launch, every value read and written once. Fused multiply-adds stand
-// where the CPU kernel has them: the same bits.
+// CUDA kernel of `sgd_`: one launch per model, every value is read and written once. Fused multiply-adds are the same
+// as in the CPU kernel: the same bits.
 #include "sgd_kernel.h"
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace pfl {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTensorsPerLaunch = 48;  // as many as fit into the 4 KiB of kernel arguments
+constexpr int kTensorsPerLaunch = 48;  // the most that fit into 4 KiB of kernel arguments
 
-// Part of the model, passed by value: no copy to the device, so a launch can be captured in a CUDA graph.
+// Tensors of one launch, passed by value: no copy to the device, so the launch can be captured in a CUDA graph.
 struct TensorList {
   void* params[kTensorsPerLaunch];
   const void* grads[kTensorsPerLaunch];
@@ -55,7 +55,7 @@ __device__ __forceinline__ void update(const Step<A>& step, A& p, A g, A& m, A c
   p = multiply_add(step.minus_lr, g, p);
 }
 
-// A thread updates sixteen bytes of one row of one tensor.
+// One thread per 16 bytes of a row of a tensor.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sgd_kernel(const TensorList list, const Step<accumulate_t<T>> step) {
   using A = accumulate_t<T>;

@@ -1,8 +1,8 @@
-// The runtime behind emulation/cuda.h: fibers, barriers, warps, shared memory and the order in which threads run.
+// Runtime of emulation/cuda.h: fibers, barriers, warps, shared memory and the thread schedule.
 //
-// One operating-system thread runs one fiber at a time and switches only where CUDA threads may wait for each other, in
-// an order drawn from a seed. Under ThreadSanitizer every fiber is a thread of its own that only barriers order, so a
-// race is found whatever the order was. This file itself is compiled without ThreadSanitizer.
+// One operating-system thread runs one fiber at a time. It switches only where CUDA threads may wait for each other, in
+// an order drawn from a seed. ThreadSanitizer sees every fiber as a separate thread, ordered by barriers only, so it
+// finds a race under any schedule. This file itself is compiled without ThreadSanitizer.
 #include "cuda.h"
 
 #include <algorithm>
@@ -38,24 +38,24 @@ struct Thread {
   Position position;
   int index;
   Wait waits = Wait::kNothing;
-  unsigned mask = 0;  // of the warp operation it waits for
+  unsigned mask = 0;  // lanes of the warp operation it waits for
 };
 
 struct Warp {
   uint64_t sent[kWarp];
   uint64_t received[kWarp];
-  unsigned participants[kWarp];  // with whom each lane took part in its last exchange
+  unsigned participants[kWarp];  // lanes that took part in the last exchange of each lane
   unsigned arrived = 0;
 };
 
-// What orders threads at a barrier, to ThreadSanitizer. Sides alternate so that a fast thread's next arrival does not
-// order the slow one's past; every block has gates of its own so that blocks stay unordered.
+// Happens-before edge of a barrier for ThreadSanitizer. Sides alternate, so the next arrival of a fast thread does not
+// order the earlier accesses of a slow one; each block has its own gates, so blocks stay unordered.
 struct Gate {
   char sides[2];
   int side = 0;
 };
 
-// A fixed array: a container that grows inside a fiber would look like a race between the kernel's threads.
+// Fixed size: a container that grows inside a fiber would look like a race between the kernel's threads.
 constexpr int kMaxShared = 16;
 struct Shared {
   const void* key;
@@ -63,21 +63,21 @@ struct Shared {
 };
 
 struct State {
-  // Chosen by the test.
+  // Set by the test.
   uint64_t seed = 0;
 
   dim3 grid, block;
   const std::function<void()>* body = nullptr;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
-  std::vector<std::unique_ptr<Gate[]>> gates;  // per block: one for the block, then one for each warp
+  std::vector<std::unique_ptr<Gate[]>> gates;  // per block: one for the block and one per warp
   char start = 0, finish = 0;
   int current = -1;
   int at_barrier = 0;
   int done = 0;
   Shared shared[kMaxShared];
   int shared_count = 0;
-  std::vector<void*> retired_shared;  // shared memory of finished blocks, freed at the end of the launch
+  std::vector<void*> retired_shared;  // shared memory of finished blocks, freed after the launch
   size_t dynamic_bytes = 0;
   std::mt19937_64 random;
   cudaError_t error = cudaSuccess;
@@ -86,7 +86,7 @@ struct State {
 };
 
 State& state() {
-  static State* const one = new State;  // never destroyed: fibers may outlive everything else
+  static State* const one = new State;  // never destroyed, because fibers may outlive static objects
   return *one;
 }
 
@@ -95,17 +95,17 @@ Thread& current() {
 }
 
 [[noreturn]] void abort_outside_kernel() {
-  std::abort();  // a device function was called by host code
+  std::abort();  // host code called a device function
 }
 
-// All bits set is a NaN in every floating type.
+// Memory with all bits set: NaN in every floating type.
 void* poisoned(size_t bytes) {
   void* memory = std::malloc(bytes ? bytes : 1);
   std::memset(memory, 0xff, bytes);
   return memory;
 }
 
-// A fiber's life: one CUDA thread.
+// Body of a fiber: one CUDA thread.
 void run_thread(void*) {
   State& s = state();
   order_after(&s.start);
@@ -119,8 +119,8 @@ bool runnable(const Thread& thread) {
   return thread.waits == Wait::kNothing;
 }
 
-// In order for seed 0. Odd seeds: any runnable thread with equal chance. Even seeds: mostly the same thread as far as
-// it goes, which finds hazards that need one thread far ahead of the others.
+// Chooses the next thread. Seed 0: in order. Odd seeds: a random runnable thread. Even seeds: mostly the last thread
+// until it blocks, which finds hazards that need one thread far ahead of the others.
 int choose(int last) {
   State& s = state();
   const bool depth_first = s.seed % 2 == 0;
@@ -243,7 +243,7 @@ void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
   }
   order_before(&s.start);
   for (size_t i = 0; i < order.size() && s.error == cudaSuccess; ++i) {
-    prepare_block(order[i], i % 2);  // neighbouring blocks are different threads to ThreadSanitizer
+    prepare_block(order[i], i % 2);  // ThreadSanitizer sees consecutive blocks as different threads
     run_block();
     end_of_block();
   }
@@ -255,7 +255,7 @@ void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
   s.retired_shared.clear();
   s.gates.clear();
   if (s.error != cudaSuccess) {
-    s.pools[0].clear();  // fibers stuck in the middle of a kernel are given up
+    s.pools[0].clear();  // discards fibers that are blocked inside the kernel
     s.pools[1].clear();
   }
 }
@@ -307,7 +307,7 @@ void exchange(unsigned mask, uint64_t word) {
 
 uint64_t exchanged(int source) {
   const Warp& warp = state().warps[current().index / kWarp];
-  // A lane outside the mask, or one that does not exist, has nothing to give: poison shows a kernel that asks anyway.
+  // Reading a lane outside the mask or past the block returns poison, which reveals the error.
   return warp.participants[lane()] >> source & 1 ? warp.received[source] : std::numeric_limits<uint64_t>::max();
 }
 
@@ -362,7 +362,7 @@ void* dynamic_shared() {
 
 }  // namespace emulation
 
-// What the tests call, besides the launchers themselves.
+// Functions that tests call in addition to the launchers.
 extern "C" {
 void pfl_emulation_schedule(uint64_t seed) {
   emulation::state().seed = seed;

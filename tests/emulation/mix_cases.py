@@ -1,4 +1,4 @@
-"""What csrc/cuda/mix_kernel.cu is asked under emulation: awkward sizes, every type, every kind of choice."""
+"""Emulation cases of csrc/cuda/mix_kernel.cu: awkward sizes, every type, every kind of choice."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CASES = [
 TYPICAL = [
     Case("two segments", columns=(20000, 4000), segments=2),
     Case("elementwise", columns=(20000,), segments=0),
-]  # for the report on memory traffic
+]  # for the memory traffic report
 
 
 class Problem:
@@ -77,7 +77,7 @@ class Problem:
 
         def choices(*shape: int) -> Tensor:
             c = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 0.5
-            return c.clamp(0, 1)  # about a quarter is 0, a quarter 1
+            return c.clamp(0, 1)  # about a quarter are 0 and a quarter are 1
 
         self.local = [rows(n, case.gap) for n in case.columns]
         self.global_ = [rows(n, 2 * case.gap) for n in case.columns]

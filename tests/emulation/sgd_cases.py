@@ -1,4 +1,4 @@
-"""What csrc/cuda/sgd_kernel.cu is asked under emulation: awkward sizes, every type, every option."""
+"""Emulation cases of csrc/cuda/sgd_kernel.cu: awkward sizes, every type, every option."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CASES = [
 TYPICAL = [
     Case("everything", columns=(20000, 512)),
     Case("plain", columns=(20000, 512), options={}),
-]  # for the report on memory traffic
+]  # for the memory traffic report
 
 
 class Problem:
