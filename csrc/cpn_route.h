@@ -26,8 +26,7 @@ inline void check_cpn_route(const char* op, const Tensor& h, const Tensor& a, co
   PFL_CHECK(std::isfinite(eps) && eps > 0, op, ": eps must be positive and finite, got ", eps);
 }
 
-// One contiguous row per client. Returns the tensor itself if it is contiguous or one row expanded to all clients, else
-// a copy.
+// One contiguous row per client: the tensor itself if contiguous or one row expanded to all clients, else a copy.
 inline Tensor client_rows(const Tensor& tensor) {
   const bool shared = tensor.dim() == 2 && tensor.stride(0) == 0 && tensor.stride(1) == 1;
   return shared ? tensor : as_contiguous(tensor);

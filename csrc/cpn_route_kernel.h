@@ -22,8 +22,7 @@ struct CpnRouteForward {
 };
 
 // The rows of a client are split into parts. Each part has its own sums for gamma and beta, which are then added in the
-// order of the parts. The split depends on the number of rows only, so results do not depend on threads or other
-// clients.
+// order of the parts. The split depends on the number of rows only, never on threads or other clients.
 struct CpnRouteBackward {
   RouteSizes sizes;
   CpnRouteInputs inputs;

@@ -52,8 +52,7 @@ PFL_HOST_DEVICE float power_of_two(int32_t n) {
   return float_from(static_cast<uint32_t>(n + 127) << 23);
 }
 
-// exp(x). Results for x < -87.3 are clamped to about 1e-38 instead of a subnormal, for x > 88.7 infinite; NaN stays
-// NaN.
+// exp(x): about 1e-38 instead of a subnormal for x < -87.3, infinite for x > 88.7; NaN stays NaN.
 PFL_HOST_DEVICE float exp_of(float x) {
   const float low = -87.33654f, high = 88.72283f;
   int32_t n;

@@ -87,8 +87,7 @@ inline void check_sgd(const std::vector<Tensor>& params, const std::vector<Tenso
   }
 }
 
-// Tensors as raw pointers and row strides. Tensors without a common row layout are copied, and written ones are copied
-// back.
+// Tensors as raw pointers and row strides. Tensors without a common row layout are copied, and results copied back.
 class SgdPlan {
  public:
   SgdPlan(const std::vector<Tensor>& params, const std::vector<Tensor>& grads, const std::vector<Tensor>& momenta,

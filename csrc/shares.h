@@ -21,8 +21,7 @@ PFL_HOST_DEVICE Shares<Real> shares_of(Real logit) {
   return {logit < Real(0) ? smaller : larger, logit < Real(0) ? larger : smaller};
 }
 
-// The difference of two Gumbel variables is logistic, so one uniform number per pair is enough. 1 - u is exact in
-// float.
+// The difference of two Gumbel variables is logistic: one uniform number per pair. 1 - u is exact in float.
 template <class Real>
 PFL_HOST_DEVICE Real logistic_from(float u) {
   return log_of(Real(u) / Real(1.0f - u));

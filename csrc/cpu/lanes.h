@@ -75,8 +75,7 @@ struct Lanes {
   static inline __attribute__((always_inline)) void store(const Vector& vector, A* values) {
     *reinterpret_cast<Unaligned*>(values) = vector;
   }
-  // Broadcasts the value to all lanes, as an integer: on some processors a floating-point broadcast occupies a multiply
-  // port.
+  // Broadcasts the value to all lanes, as an integer: on some processors a float broadcast occupies a multiplier.
   static inline __attribute__((always_inline)) Vector broadcast(const A* value) {
     typename Integer<A>::type bits;
     std::memcpy(&bits, value, sizeof bits);

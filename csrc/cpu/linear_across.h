@@ -27,8 +27,7 @@ class LanesAcrossRows {
         begin_(nonzero_ + chunks_ * s_.inputs) {
   }
 
-  // Lists the nonzero inputs of each chunk of rows and the start of each block in the list, and packs their values as
-  // [inputs, kChunk].
+  // Lists the nonzero inputs of each chunk and the start of each block in the list. Packs x as [inputs, kChunk].
   void read_x(int64_t client) {
     const T* rows = static_cast<const T*>(p_.x.data) + client * p_.x.client;
     for (int64_t chunk = 0; chunk < chunks_; ++chunk, rows += kChunk * p_.x.row) {
@@ -51,8 +50,7 @@ class LanesAcrossRows {
  private:
   static constexpr int64_t kBlock = kLinearAcrossOutputs;
   static constexpr int64_t kDepth = kLinearAcrossDepth;
-  static constexpr int kTileVectors =
-      2;  // vectors per tile row; short chunks have more inputs that are zero in all rows
+  static constexpr int kTileVectors = 2;  // short chunks have more inputs that are zero in all rows
   static constexpr int64_t kChunk = kTileVectors * L::kCount;
   static_assert(kChunk <= kLinearChunk && kDepth % L::kCount == 0 && kBlock % L::kCount == 0);
 

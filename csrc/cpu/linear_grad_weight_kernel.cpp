@@ -147,8 +147,7 @@ class WeightGradient {
     narrow(sums, count, out);
   }
 
-  // Computes the block of outputs of the last read_grads(). Outputs with zero gradients in all rows only get
-  // zero_row().
+  // Computes the outputs of the last read_grads(). Outputs without a nonzero gradient only get zero_row().
   template <class Epilogue>
   void run(int64_t first, int64_t count, const Epilogue& epilogue) {
     if (by_columns_) {
@@ -178,8 +177,7 @@ class WeightGradient {
   // Vectors per tile of the path by columns of x.
   static constexpr int kTileVectors = kOutputs / L::kCount < 12 ? kOutputs / L::kCount : 12;
 
-  // Moves the nonzero columns of grads_ to its front and returns their number. Adds the number of nonzero values to
-  // `terms`.
+  // Moves the nonzero columns of grads_ to its front and returns their number. Adds their nonzero values to `terms`.
   template <class Epilogue>
   int64_t compact_nonzero(int64_t first, int64_t count, const Epilogue& epilogue, int64_t& terms) {
     int32_t nonzero[kOutputs] = {};

@@ -126,8 +126,7 @@ struct Points {
   }
 };
 
-// Adds the distances of rows [first, first + rows) of [x; y] to themselves and all later rows, for one tile of
-// features.
+// Adds the distances of rows [first, first + rows) of [x; y] to themselves and later rows, for one tile of features.
 template <class T>
 void add_distances(const Points<T>& points, int64_t first, int64_t rows, int64_t begin, int64_t features) {
   using A = accumulate_t<T>;

@@ -28,8 +28,7 @@ struct Projection {
     }
   }
 
-  // coordinates = values * basis. load(feature, count, row) sets row[r] to `count` values of sample r from `feature`
-  // on.
+  // coordinates = values * basis. load(feature, count, row) sets row[r] to values of sample r from `feature` on.
   template <class Load>
   void find_coordinates(Load load) const {
     for (int64_t begin = 0; begin < features; begin += kDepth) {

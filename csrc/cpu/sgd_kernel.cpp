@@ -1,6 +1,5 @@
 // CPU kernels of `sgd_`, compiled once per instruction set. Explicit fused multiply-adds, as in torch's add(x, alpha),
-// give the bits of torch.optim.SGD on every instruction set; without hardware FMA the C library computes the same
-// value.
+// give the bits of torch.optim.SGD on every instruction set; without hardware FMA the C library computes them.
 #include "sgd_kernel.h"
 
 #include "convert.h"

@@ -1,6 +1,5 @@
 // CPU kernels of `take_normalized`, compiled once per instruction set. Two paths with the same formula and bits as the
-// reference: a table of the results of all 256 byte values of each channel, or computing every value where that is
-// faster.
+// reference: a table of the results of all 256 byte values of each channel, or every value computed.
 #include "take_normalized_kernel.h"
 
 #include "convert.h"

@@ -20,8 +20,8 @@ __device__ __forceinline__ accumulate_t<T> pixel_or_zero(const T* plane, const S
   return inside ? widen(plane[row * x.row + column * x.column]) : accumulate_t<T>(0);
 }
 
-// Block (x: sample, row of windows and kWarps of its columns; y: kWarp output channels). Stages one input channel at a
-// time.
+// Block (x: sample, row of windows, kWarps of its columns; y: kWarp output channels). Stages one input channel per
+// pass.
 template <class T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p) {
   using A = accumulate_t<T>;

@@ -1,5 +1,4 @@
-// CUDA kernels of `mmd_rbf`: distances per tile of pairs, then Gaussian kernels and sums per row, then one sum per
-// client.
+// CUDA kernels of `mmd_rbf`: distances per tile of pairs, Gaussian kernels and sums per row, one sum per client.
 #include "mmd_rbf_kernel.h"
 
 #include "elementary.h"

@@ -20,7 +20,6 @@ EQUIVALENT = {
     "first <= shape.mixtures": "a group of mixtures past the end is empty",
     "first <= sizes.tensors": "a tensor list past the end is empty and not launched",
     "value - value >= 0": "no comparison with NaN holds",
-    "kCount < numel": "the last pack is then handled value by value",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
