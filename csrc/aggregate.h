@@ -1,10 +1,10 @@
 // The contract of `aggregate`: the weighted sum over clients of every tensor of a model.
 //
 //   stacked  [T] tensors, each [N, *shape_t]: row n is client n's tensor; one floating type, one device
-//   weights  [N], [M, N] (M mixtures at once) or [G, M, N] (tensors t*G/T.. of group g use weights[g]); not normalised
-//   result   [T] tensors, each [*shape_t] or, for weights of two or three dimensions, [M, *shape_t]
-//   result_t[m] = sum_n weights[g, m, n] * stacked_t[n], added in the order of n in float (double for double tensors)
-//   nonfinite [N] int64, [G, N] with groups: how many values of each client are NaN or infinite ([0] if not asked for)
+//   weights  [N], [M, N] for M mixtures, or [G, M, N] where tensor t uses weights[t * G / T]; not normalised
+//   result   [T] tensors, each [*shape_t], or [M, *shape_t] for weights of two or three dimensions
+//   result_t[m] = sum_n weights[g, m, n] * stacked_t[n], accumulated in the order of n in float (double for double)
+//   nonfinite  [N] int64, [G, N] with groups: number of NaN or infinite values per client; [0] without count_nonfinite
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -21,7 +21,7 @@ inline void check_weights(const char* op, const Tensor& weights) {
   check_float(op, "weights", weights);
   PFL_CHECK(weights.dim() >= 1 && weights.dim() <= 3, op,
             ": weights must be [clients] or [mixtures, clients], got shape ", shape_of(weights));
-  // Looking at values on a GPU would stall the stream, so only weights in host memory are inspected.
+  // Only weights in host memory are inspected: reading values from a GPU would synchronise the stream.
   if (weights.is_cpu()) {
     const Tensor values = torch::stable::contiguous(torch::stable::to(weights, accumulate_type(weights.scalar_type())));
     const bool is_double = values.scalar_type() == ScalarType::Double;

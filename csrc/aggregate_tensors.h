@@ -1,11 +1,11 @@
-// `aggregate` between tensors and raw kernels: what CPU and CUDA share. A device brings
+// Tensor code of `aggregate` shared by CPU and CUDA. Each device defines
 //
 //   struct Kernel {
-//     static constexpr int64_t kMostParts;                                        // sets of partial sums in the
-//     backward Kernel(const Tensor& on);                                                   // the device of this tensor
-//     void use(AggregateRows&, const AggregatePlan&);                             // makes row pointers readable there
+//     static constexpr int64_t kMaxParts;                       // sets of partial sums in the backward
+//     Kernel(const Tensor& on);                                 // runs on the device of this tensor
+//     void prepare_rows(AggregateRows&, const AggregatePlan&);  // makes the row table readable on the device
 //     void forward(const AggregateForward&);
-//     void backward(const AggregateBackward&);                                    // leaves the sum in the first part
+//     void backward(const AggregateBackward&);                  // leaves the sum in the first part
 //   };
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace pfl {
 
-// A tensor whose rows are contiguous, however far apart: itself where it can be read in place, else a copy.
+// Returns the tensor itself if each of its rows is contiguous (rows may be strided), else a contiguous copy.
 inline Tensor with_contiguous_rows(const Tensor& tensor) {
   int64_t expected = 1;
   for (int64_t d = tensor.dim() - 1; d >= 1; --d) {
@@ -30,15 +30,15 @@ inline Tensor with_contiguous_rows(const Tensor& tensor) {
   return tensor;
 }
 
-// Tensors laid out for the raw kernels. Owns what the pointers in `rows` point to.
+// Inputs as raw pointers and strides; owns the memory that rows() points to.
 struct AggregatePlan {
   AggregateSizes sizes;
-  Tensor weights;              // [G, M, N] in the type sums are kept in
-  std::vector<Tensor> owners;  // keep copies of non-contiguous inputs alive
+  Tensor weights;              // [G, M, N] in the accumulation type
+  std::vector<Tensor> owners;  // keeps copies of non-contiguous inputs alive
   std::vector<const void*> base, table;
   std::vector<int64_t> stride, numel;
   std::vector<int64_t> out_shape_prefix;  // [] or [M]
-  bool grouped;                           // weights came as [G, M, N]
+  bool grouped;                           // weights have shape [G, M, N]
 
   AggregatePlan(const std::vector<Tensor>& tensors, const Tensor& given_weights, bool separate_rows) {
     const int64_t dims = given_weights.dim();
@@ -92,7 +92,7 @@ struct AggregatePlan {
   }
 };
 
-// Zeroed counts of values that are not finite: [N], [G, N] with groups, [0] if nobody asked.
+// Zeroed counts of non-finite values: [N], [G, N] with groups, [0] without count_nonfinite.
 inline Tensor new_counts(const AggregatePlan& plan, bool count_nonfinite) {
   if (!count_nonfinite) {
     return torch::stable::new_empty(plan.weights, std::vector<int64_t>{0}, ScalarType::Long);
@@ -104,7 +104,7 @@ inline Tensor new_counts(const AggregatePlan& plan, bool count_nonfinite) {
   return torch::stable::new_zeros(plan.weights, shape, ScalarType::Long);
 }
 
-// The result tensors, uninitialised: the row shape of `like`, behind [M] for several mixtures.
+// Uninitialised result: the row shape of `like`, with a leading [M] if weights have mixtures.
 inline Tensor new_aggregate(const AggregatePlan& plan, const Tensor& like, bool like_is_row) {
   std::vector<int64_t> shape = plan.out_shape_prefix;
   shape.insert(shape.end(), like.sizes().begin() + (like_is_row ? 0 : 1), like.sizes().end());
@@ -127,7 +127,7 @@ Tensor run_forward(const AggregatePlan& plan, const std::vector<Tensor>& out, bo
   const std::vector<void*> destinations = pointers_to<void>(out);
   AggregateForward problem{plan.sizes, plan.rows(), plan.weights.const_data_ptr(), destinations.data(),
                            count_nonfinite ? nonfinite.mutable_data_ptr<int64_t>() : nullptr};
-  kernel.use(problem.rows, plan);
+  kernel.prepare_rows(problem.rows, plan);
   kernel.forward(problem);
   return nonfinite;
 }
@@ -185,14 +185,14 @@ std::tuple<std::vector<Tensor>, Tensor> aggregate_backward(std::vector<Tensor> g
   for (size_t t = 0; t < stacked.size(); ++t) {
     contiguous.push_back(torch::stable::contiguous(grads[t]));
     if (needs_stacked) {
-      // Without mixtures there is nothing to add up and nobody writes.
+      // Without mixtures the kernel writes nothing.
       grad_stacked.push_back(plan.sizes.mixtures > 0 ? torch::stable::new_empty(stacked[t], stacked[t].sizes())
                                                      : torch::stable::new_zeros(stacked[t], stacked[t].sizes()));
     }
   }
   const std::vector<const void*> sources = pointers_to<const void>(contiguous);
   const std::vector<void*> destinations = pointers_to<void>(grad_stacked);
-  const int64_t parts = aggregate_parts(plan.sizes, Kernel::kMostParts);
+  const int64_t parts = aggregate_parts(plan.sizes, Kernel::kMaxParts);
   const std::vector<int64_t> part_shape{needs_weights ? parts : 0, plan.weights.numel()};
   const Tensor partial = torch::stable::new_zeros(weights, part_shape, ScalarType::Double);
   AggregateBackward problem{plan.sizes,

@@ -1,4 +1,4 @@
-// How every operator reports bad input: "pfl_fast::<op>: <argument> <expected>, got <what came>".
+// Input checks of all operators. Messages read "pfl_fast::<op>: <argument> must <expectation>, got <value>".
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -15,7 +15,7 @@ namespace pfl {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// Throws a RuntimeError (in Python) that says only what the caller needs: no file names, no line numbers.
+// Throws a RuntimeError (in Python) with this message, without C++ file names and line numbers.
 #define PFL_CHECK(condition, ...)                                \
   do {                                                           \
     if (!(condition)) {                                          \
@@ -87,13 +87,13 @@ inline void check_shape(const char* op, const std::string& name, const Tensor& t
             shape_of(other), ", got ", shape_of(tensor));
 }
 
-// A dimension counted from the last one, which is 1.
+// Size of dimension -from_last: 1 is the last dimension.
 inline int64_t size_from_last(const Tensor& tensor, int64_t from_last) {
   return tensor.size(tensor.dim() - from_last);
 }
 
-// Whether tensor has the first `count` dimensions of x and then the given ones.
-inline bool continues(const Tensor& tensor, const Tensor& x, int64_t count, const std::vector<int64_t>& sizes) {
+// Returns true if the shape of `tensor` is the first `count` dimensions of x followed by `sizes`.
+inline bool has_shape_after(const Tensor& tensor, const Tensor& x, int64_t count, const std::vector<int64_t>& sizes) {
   if (tensor.dim() != count + static_cast<int64_t>(sizes.size())) {
     return false;
   }
@@ -105,7 +105,7 @@ inline bool continues(const Tensor& tensor, const Tensor& x, int64_t count, cons
   return true;
 }
 
-inline void check_beside_x(const char* op, const char* name, const Tensor& tensor, const Tensor& x) {
+inline void check_like_x(const char* op, const char* name, const Tensor& tensor, const Tensor& x) {
   check_dtype(op, name, tensor, "x", x);
   check_device(op, name, tensor, "x", x);
 }

@@ -1,5 +1,5 @@
-// The policy network's last steps for one feature, forward and backward: what the CPU and CUDA kernels of `cpn_route`
-// share, so that they cannot drift apart.
+// Last steps of the conditional policy network for one feature, forward and backward. Shared by the CPU and CUDA
+// kernels of `cpn_route`, so both compute the same formulas.
 #pragma once
 
 #include "shares.h"
@@ -7,14 +7,14 @@
 namespace pfl {
 namespace {
 
-PFL_HOST_DEVICE float inverse_root(float x) {
+PFL_HOST_DEVICE float inverse_sqrt(float x) {
   return 1.0f / sqrtf(x);
 }
-PFL_HOST_DEVICE double inverse_root(double x) {
+PFL_HOST_DEVICE double inverse_sqrt(double x) {
   return 1.0 / sqrt(x);
 }
 
-// Of the 2K logits of one row.
+// Statistics of the 2K logits of one row.
 template <class Real>
 struct RowStats {
   Real mean, rstd;
@@ -27,11 +27,11 @@ PFL_HOST_DEVICE Real normalized(Real a, const RowStats<Real>& stats) {
 
 // NaN stays NaN.
 template <class Real>
-PFL_HOST_DEVICE Real rectified(Real z) {
+PFL_HOST_DEVICE Real relu(Real z) {
   return z < Real(0) ? Real(0) : z;
 }
 
-// d loss / d y of the first logit of a pair; of the second it is the same with the other sign. scale = 1 / tau.
+// d loss / d y of the first logit of a pair; the second logit has the negated gradient. scale = 1 / tau.
 template <class Real>
 PFL_HOST_DEVICE Real pair_gradient(const Shares<Real>& share, Real scale, Real h, Real grad_global,
                                    Real grad_personal) {

@@ -1,7 +1,7 @@
-// The contract of `cpn_route`: LayerNorm over 2K, affine, ReLU, and `route` by what comes out, in one pass.
+// The contract of `cpn_route`: LayerNorm over 2K logits, affine map, ReLU and `route` in one pass.
 //
 //   h            [*batch, b, K] features
-//   a            [*batch, b, 2K], output of the policy network's last linear layer
+//   a            [*batch, b, 2K] output of the last linear layer of the policy network
 //   gamma, beta  [*batch, 2K], one pair per client
 //   eps          added to the variance;   seed, tau: as in route.h
 //   y = max(0, x * gamma + beta) with x = (a - mean(a)) / sqrt(var(a) + eps) over the 2K of a row (biased variance)
@@ -21,22 +21,22 @@ inline void check_cpn_route(const char* op, const Tensor& h, const Tensor& a, co
   check_route(op, h, a, seed, tau);
   std::vector<int64_t> shape = leading_sizes(h, h.dim() - 2);
   shape.push_back(2 * h.size(h.dim() - 1));
-  check_beside_h(op, "gamma", gamma, h, shape);
-  check_beside_h(op, "beta", beta, h, shape);
+  check_like_h(op, "gamma", gamma, h, shape);
+  check_like_h(op, "beta", beta, h, shape);
   PFL_CHECK(std::isfinite(eps) && eps > 0, op, ": eps must be positive and finite, got ", eps);
 }
 
-// One row per client, each contiguous: itself also where all clients share one row, else a copy.
+// One contiguous row per client: the tensor itself if contiguous or one row expanded to all clients, else a copy.
 inline Tensor client_rows(const Tensor& tensor) {
   const bool shared = tensor.dim() == 2 && tensor.stride(0) == 0 && tensor.stride(1) == 1;
-  return shared ? tensor : dense(tensor);
+  return shared ? tensor : as_contiguous(tensor);
 }
 
 inline int64_t client_stride(const Tensor& rows) {
   return rows.dim() == 2 ? rows.stride(0) : rows.size(rows.dim() - 1);
 }
 
-// Inputs laid out for the raw kernels. Owns what the pointers point to.
+// Inputs as raw pointers and strides; owns the memory that inputs() points to.
 struct CpnRoutePlan {
   RoutePlan route;
   Tensor gamma, beta;
@@ -64,7 +64,7 @@ std::tuple<Tensor, Tensor> cpn_route(const Tensor& h, const Tensor& a, const Ten
   return {std::move(global_part), std::move(personal_part)};
 }
 
-// rows_per_part(b): how many rows of a client are summed before parts are added up, chosen by the device.
+// rows_per_part(b): number of rows per partial sum of gamma and beta gradients, chosen by the device.
 template <class RowsPerPart, class Run>
 std::tuple<Tensor, Tensor, Tensor, Tensor> cpn_route_backward(const Tensor& grad_global, const Tensor& grad_personal,
                                                               const Tensor& h, const Tensor& a, const Tensor& gamma,
@@ -74,15 +74,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> cpn_route_backward(const Tensor& grad
   check_cpn_route("pfl_fast::cpn_route_backward", h, a, gamma, beta, eps, seed, tau);
   check_route_grads("pfl_fast::cpn_route_backward", grad_global, grad_personal, h);
   const CpnRoutePlan plan(h, a, gamma, beta, eps, seed, tau);
-  const Tensor given_global = dense(grad_global);
-  const Tensor given_personal = dense(grad_personal);
+  const Tensor given_global = as_contiguous(grad_global);
+  const Tensor given_personal = as_contiguous(grad_personal);
   Tensor grad_h = torch::stable::new_empty(h, h.sizes());
   Tensor grad_a = torch::stable::new_empty(h, a.sizes());
   Tensor grad_gamma = torch::stable::new_empty(h, gamma.sizes());
   Tensor grad_beta = torch::stable::new_empty(h, beta.sizes());
   const RouteSizes sizes = route_sizes(h);
   const int64_t rows = rows_per_part(sizes.rows);
-  // A client without rows still has one part: the zeros that are its sums.
+  // A client without rows still has one part, whose sums are zero.
   const int64_t parts = sizes.rows > rows ? (sizes.rows + rows - 1) / rows : 1;
   const ScalarType sum_type = accumulate_type(h.scalar_type());
   Tensor gamma_parts = grad_gamma, beta_parts = grad_beta;

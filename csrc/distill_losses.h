@@ -1,7 +1,7 @@
-// The contract of `distill_losses`: the four terms of FedPick's loss, as means over a batch.
+// The contract of `distill_losses`: the four terms of FedPick's loss, averaged over a batch.
 //
 //   y_g, y_p, y_u  [*batch, b, C] logits, one shape, floating type and device; C >= 1
-//   target         [*batch, b] int64 in [0, C): looked at in host memory only, as looking would stall a GPU
+//   target         [*batch, b] int64 in [0, C); values are checked in host memory only, to avoid a GPU synchronisation
 //   results        [*batch], float64 for float64 logits, else float32; 0 for b = 0:
 //                  gce = mean -log p_g[target]        lce = mean -log p_p[target]
 //                  ent = mean sum_c p_u log p_u       dis = mean KL(p_p || p_g) + KL(p_g || p_p)
@@ -51,10 +51,10 @@ inline void check_distill_losses(const char* op, const Tensor& y_g, const Tensor
   check_target(op, target, y_g);
 }
 
-// Tensors laid out for the raw kernels; owns what the pointers in `in` point to.
+// Contiguous inputs; owns the memory that `in` points to.
 struct DistillPlan {
   DistillInputs in;
-  std::vector<int64_t> batch;  // the shape of a result
+  std::vector<int64_t> batch;  // shape of a result
   Tensor y_g, y_p, y_u, target;
 
   DistillPlan(const Tensor& given_g, const Tensor& given_p, const Tensor& given_u, const Tensor& given_target)
@@ -85,7 +85,7 @@ DistillResults distill_losses(const Tensor& y_g, const Tensor& y_p, const Tensor
   check_distill_losses("pfl_fast::distill_losses", y_g, y_p, y_u, target);
   const DistillPlan plan(y_g, y_p, y_u, target);
   const auto new_result = [&] {
-    // Without rows nobody writes.
+    // Without rows the kernel writes nothing.
     return plan.in.rows > 0 ? torch::stable::new_empty(y_g, plan.batch, accumulate_type(y_g.scalar_type()))
                             : torch::stable::new_zeros(y_g, plan.batch, accumulate_type(y_g.scalar_type()));
   };

@@ -1,4 +1,4 @@
-// The floating types every operator takes, as a number that crosses from tensor code into raw kernels.
+// Floating-point types supported by every operator, as an enum for kernels that do not include torch headers.
 #pragma once
 
 #include <cstdint>

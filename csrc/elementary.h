@@ -1,5 +1,6 @@
-// exp, log and sigmoid in float from additions and multiplications alone: compilers vectorise loops over them, and host
-// and device give the same bits. In double, the library's. Errors are at most 2 units in the last place (tested).
+// exp, log and sigmoid. In float they use only additions, multiplications and bit operations, so compilers vectorise
+// loops over them and host and device return the same bits; the error is at most 2 ulp (tested). In double they call
+// the standard library.
 #pragma once
 
 #include <math.h>
@@ -32,7 +33,7 @@ PFL_HOST_DEVICE float float_from(uint32_t bits) {
 #endif
 }
 
-// exp(x) = 2^n exp(r) with n = round(x / ln 2), |r| <= ln(2) / 2: gives exp(r), for x of moderate size or NaN.
+// exp(x) = 2^n exp(r) with n = round(x / ln 2), |r| <= ln(2) / 2. Returns exp(r); x is in the range of exp_of or NaN.
 PFL_HOST_DEVICE float exp_remainder(float x, int32_t* n) {
   const float shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
   const float rounded = shifted - 12582912.0f;
@@ -51,19 +52,19 @@ PFL_HOST_DEVICE float power_of_two(int32_t n) {
   return float_from(static_cast<uint32_t>(n + 127) << 23);
 }
 
-// Below -87.3 the result is about 1e-38 instead of a subnormal number, above 88.7 it is infinite; NaN stays NaN.
+// exp(x): about 1e-38 instead of a subnormal for x < -87.3, infinite for x > 88.7; NaN stays NaN.
 PFL_HOST_DEVICE float exp_of(float x) {
   const float low = -87.33654f, high = 88.72283f;
   int32_t n;
   const float e = exp_remainder(x < low ? low : (x > high ? high : x), &n);
-  // 2^n in two factors, as 2^128 alone would not fit.
+  // 2^n as two factors, because 2^128 overflows.
   const int32_t half = n >> 1;
   const float scaled = e * power_of_two(half) * power_of_two(n - half);
   const float result = x > high ? float_from(0x7f800000u) : scaled;
   return x != x ? x : result;
 }
 
-// exp_of for x <= 0 or NaN, to the bit, without what only positive arguments need: nearly twice as fast.
+// Returns the bits of exp_of for x <= 0 or NaN. Skips the overflow handling: nearly twice as fast.
 PFL_HOST_DEVICE float exp_of_nonpositive(float x) {
   const float low = -87.33654f;
   int32_t n;
@@ -71,7 +72,7 @@ PFL_HOST_DEVICE float exp_of_nonpositive(float x) {
   return e * power_of_two(n);
 }
 
-// log(x) for normal x > 0: exponent times ln 2 plus log of a mantissa in [sqrt(1/2), sqrt(2)).
+// log(x) for normal x > 0: exponent * ln 2 + log(mantissa), with the mantissa in [sqrt(1/2), sqrt(2)).
 PFL_HOST_DEVICE float log_of(float x) {
   const int32_t bits = static_cast<int32_t>(bits_from(x));
   const int32_t exponent = (bits - 0x3f3504f3) >> 23;

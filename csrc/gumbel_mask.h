@@ -1,12 +1,13 @@
-// The contract of `gumbel_mask`: a stochastic mask with a straight-through gradient, and both products with it.
+// The contract of `gumbel_mask`: z times a stochastic mask m and z times 1 - m, with a straight-through gradient.
 //
-//   z, logits  [*batch, *shape], one shape, floating type and device
-//   seed       [*batch] int64, one per client, or none for no noise
-//   eps        log(u / (1 - u)), u = philox_uniform(seed, shape): the difference of two Gumbel draws is logistic
+//   z, logits  [*batch, *shape] with the same shape, floating type and device
+//   seed       [*batch] int64, one per client; none disables the noise
+//   eps        log(u / (1 - u)), u = philox_uniform(seed, shape): the difference of two Gumbel variables is logistic
 //   m_s        sigmoid((logits + eps) / tau)
-//   m          hard: 1 where m_s >= threshold, that is where logits + eps >= tau * log(threshold / (1 - threshold)),
-//              else 0 (no rounding of m_s moves the border: at threshold 1/2 it does not depend on tau); soft: m_s
-//   selected   z * m, rest = z * (1 - m); in hard mode a value goes to one side bit for bit and the other side gets 0
+//   m          soft: m_s. hard: 1 where m_s >= threshold, else 0; evaluated without rounding m_s as
+//              logits + eps >= tau * log(threshold / (1 - threshold)), which for threshold 1/2 does not depend on tau
+//   selected   z * m
+//   rest       z * (1 - m); in hard mode each value of z goes unchanged to one result and 0 to the other
 //
 //   grad_z      = m * grad_selected + (1 - m) * grad_rest
 //   grad_logits = m_s * (1 - m_s) / tau * z * (grad_selected - grad_rest), in hard mode too (straight-through)
@@ -45,12 +46,12 @@ inline void check_gumbel_mask(const char* op, const Tensor& z, const Tensor& log
   PFL_CHECK(threshold > 0 && threshold < 1, op, ": threshold must be between 0 and 1, got ", threshold);
 }
 
-// The values of each client side by side, clients a fixed number of values apart.
+// Contiguous values per client with a fixed client stride.
 struct ClientRows {
   Tensor tensor;
   int64_t stride;
 
-  // The tensor itself where it can be read in place (also one row expanded to all clients), else a copy.
+  // Holds the tensor itself if it has this layout (including one row expanded to all clients), else a copy.
   ClientRows(const Tensor& given, int64_t batch_dims, int64_t numel) : tensor(given), stride(numel) {
     int64_t expected = 1;
     bool in_place = true;
@@ -68,7 +69,7 @@ struct ClientRows {
   }
 };
 
-// Tensors laid out for the raw kernels; owns what the pointers in `mask` point to.
+// Inputs as raw pointers and strides; owns the memory that `mask` points to.
 struct GumbelMaskPlan {
   GumbelMask mask;
   ClientRows z, logits;

@@ -1,4 +1,4 @@
-// What tensor code and the raw kernels of `gumbel_mask` agree on. No torch header, for the reasons in
+// Problem structs passed from the tensor code of `gumbel_mask` to its raw kernels. No torch headers, for the reasons in
 // aggregate_kernel.h.
 #pragma once
 
@@ -9,18 +9,18 @@
 
 namespace pfl {
 
-// C clients with numel values each, the same number for every tensor.
+// C clients with numel values each.
 struct GumbelMask {
   Float dtype;
-  int64_t clients;       // C
-  int64_t numel;         // values of one client
-  int64_t hard;          // 1: the mask is 0 or 1; 0: it is m_s
-  double cut;            // tau * log(threshold / (1 - threshold)): m_s >= threshold where logits + noise >= cut
-  double inverse_tau;    // 1 / tau
-  const int64_t* seeds;  // [C], or null without noise
-  const void* z;         // client c starts at c * z_stride values
-  const void* logits;    // client c starts at c * logits_stride values
-  int64_t z_stride;      // numel, or anything else for rows that lie apart; 0 for one row that serves all clients
+  int64_t clients;         // C
+  int64_t numel;           // values per client
+  int64_t hard;            // 1: hard mask (0 or 1); 0: soft mask m_s
+  double logit_threshold;  // tau * log(threshold / (1 - threshold)): m_s >= threshold if logits + noise >= this
+  double inverse_tau;      // 1 / tau
+  const int64_t* seeds;    // [C], null without noise
+  const void* z;           // client c starts at element c * z_stride
+  const void* logits;      // client c starts at element c * logits_stride
+  int64_t z_stride;        // client stride in elements; 0 if all clients share one row
   int64_t logits_stride;
 };
 
@@ -38,15 +38,15 @@ struct GumbelMaskBackward {
   void* grad_logits;          // [C, numel]
 };
 
-constexpr int64_t kGumbelTile = 256;  // values worked on at once by the CPU kernel, in first-level cache
+constexpr int64_t kGumbelTile = 256;  // values per CPU tile, which stays in L1
 
-namespace {  // see convert.h: no inline function may be shared by kernels for different instruction sets
+namespace {  // one copy per instruction set, see cpu/convert.h
 inline int64_t gumbel_tiles_per_client(int64_t numel) {
   return (numel + kGumbelTile - 1) / kGumbelTile;
 }
 }  // namespace
 
-// [begin, end): the tiles to do, of all C * gumbel_tiles_per_client(numel).
+// [begin, end): range of the C * gumbel_tiles_per_client(numel) tiles.
 PFL_DECLARE_CPU_KERNEL(gumbel_mask_forward, (const GumbelMaskForward& p, int64_t begin, int64_t end))
 PFL_DECLARE_CPU_KERNEL(gumbel_mask_backward, (const GumbelMaskBackward& p, int64_t begin, int64_t end))
 

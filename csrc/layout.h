@@ -1,4 +1,4 @@
-// How tensors lie in memory: several of one shape as rows of contiguous columns, images with their channels last.
+// Memory layouts: tensors of one shape as strided rows of contiguous columns, and channels-last images.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -9,16 +9,16 @@
 
 namespace pfl {
 
-// Row r of tensor k begins r * stride[k] elements after its first; the columns of a row lie side by side.
+// Row r of tensor k starts at element r * stride[k]; the columns of a row are contiguous.
 struct RowLayout {
   int64_t rows = 0;
   int64_t columns = 0;
   std::vector<int64_t> stride;
 };
 
-// Whether the tensors can be walked as such rows: contiguous ones, ones that share a permuted order (channels_last),
-// and slices of stacked blocks can. Dimensions are taken in the order of the first tensor's memory and joined where all
-// tensors allow it; at most one may remain outside the contiguous run.
+// Returns true and fills `layout` if the tensors have a common row layout: contiguous tensors, tensors that share a
+// permuted order such as channels_last, and slices of stacked blocks do. Dimensions are sorted by the strides of the
+// first tensor and merged where all tensors allow it; at most one dimension may stay outside the contiguous columns.
 inline bool find_rows(const std::vector<Tensor>& tensors, RowLayout& layout) {
   struct Dimension {
     int64_t size;
@@ -33,41 +33,41 @@ inline bool find_rows(const std::vector<Tensor>& tensors, RowLayout& layout) {
     for (const Tensor& tensor : tensors) {
       dimension.stride.push_back(tensor.stride(d));
     }
-    auto place = outer_first.end();
-    while (place != outer_first.begin() && (place - 1)->stride[0] < dimension.stride[0]) {
-      --place;
+    auto position = outer_first.end();
+    while (position != outer_first.begin() && (position - 1)->stride[0] < dimension.stride[0]) {
+      --position;
     }
-    outer_first.insert(place, dimension);
+    outer_first.insert(position, dimension);
   }
-  std::vector<Dimension> joined;
+  std::vector<Dimension> merged;
   for (const Dimension& inner : outer_first) {
-    bool joins = !joined.empty();
-    for (size_t k = 0; joins && k < tensors.size(); ++k) {
-      joins = joined.back().stride[k] == inner.size * inner.stride[k];
+    bool merges = !merged.empty();
+    for (size_t k = 0; merges && k < tensors.size(); ++k) {
+      merges = merged.back().stride[k] == inner.size * inner.stride[k];
     }
-    if (joins) {
-      joined.back() = {joined.back().size * inner.size, inner.stride};
+    if (merges) {
+      merged.back() = {merged.back().size * inner.size, inner.stride};
     } else {
-      joined.push_back(inner);
+      merged.push_back(inner);
     }
   }
-  const std::vector<int64_t> adjacent(tensors.size(), 1);
-  if (joined.empty()) {
-    joined.push_back({1, adjacent});
+  const std::vector<int64_t> contiguous(tensors.size(), 1);
+  if (merged.empty()) {
+    merged.push_back({1, contiguous});
   }
-  if (joined.size() > 2 || joined.back().stride != adjacent) {
+  if (merged.size() > 2 || merged.back().stride != contiguous) {
     return false;
   }
-  layout.columns = joined.back().size;
-  layout.rows = joined.size() == 2 ? joined[0].size : 1;
-  layout.stride = joined.size() == 2 ? joined[0].stride : std::vector<int64_t>(tensors.size(), 0);
+  layout.columns = merged.back().size;
+  layout.rows = merged.size() == 2 ? merged[0].size : 1;
+  layout.stride = merged.size() == 2 ? merged[0].stride : std::vector<int64_t>(tensors.size(), 0);
   return true;
 }
 
-// [*batch, C, H, W], uninitialised, in memory [*batch, H, W, C].
+// Uninitialised tensor [*batch, C, H, W] with memory order [*batch, H, W, C].
 inline Tensor new_channels_last(const Tensor& like, const std::vector<int64_t>& batch, int64_t channels, int64_t height,
                                 int64_t width, ScalarType dtype) {
-  if (batch.size() == 1 && batch[0] * channels * height * width > 0) {  // one call instead of three
+  if (batch.size() == 1 && batch[0] * channels * height * width > 0) {  // one dispatcher call instead of three
     return torch::stable::empty({batch[0], channels, height, width}, dtype, std::nullopt, like.device(), std::nullopt,
                                 torch::headeronly::MemoryFormat::ChannelsLast);
   }
@@ -75,7 +75,7 @@ inline Tensor new_channels_last(const Tensor& like, const std::vector<int64_t>& 
   shape.insert(shape.end(), {height, width, channels});
   const Tensor out = torch::stable::new_empty(like, shape, dtype);
   const int64_t last = out.dim() - 1;
-  // [..., H, W, C] -> [..., C, W, H] -> [..., C, H, W]: names of dimensions change, memory stays.
+  // [..., H, W, C] -> [..., C, W, H] -> [..., C, H, W]: a view, the memory order stays H, W, C.
   return torch::stable::transpose(torch::stable::transpose(out, last - 2, last), last - 1, last);
 }
 

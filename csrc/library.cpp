@@ -1,4 +1,4 @@
-// The operators of pfl_fast: one schema line each. Contracts stand in <op>.h, kernels in cpu/ and cuda/.
+// Schemas of all pfl_fast operators. Contracts are in <op>.h, kernels in cpu/ and cuda/.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(pfl_fast, m) {

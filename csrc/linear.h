@@ -1,18 +1,17 @@
-// The contract of `linear`: a fully connected layer for few rows.
+// The contract of `linear`: a fully connected layer for small batches.
 //
 //   x        [*batch, b, k]
-//   weight   [*batch, n, k], of one client each
+//   weight   [*batch, n, k], one matrix per client
 //   bias     [*batch, n], or none
 //   result   [*batch, b, n]: x weight^T + bias
 //
-// And of `linear_step_`, a step of SGD on such a layer's weight, of whose gradient nobody needs more than its factors:
+// The contract of `linear_step_`: an SGD step on the weight of such a layer, from the factors of its gradient:
 //
-//   grad     [*batch, b, n], of the result
-//   start    [*batch, n, k], or none: the weight itself
+//   grad     [*batch, b, n], gradient of the result
+//   start    [*batch, n, k], or none: start from the weight itself
 //   weight   becomes start - lr (grad^T x + weight_decay start)
 //
-// Terms with a factor of zero, in x or grad, may be left out: what it would be multiplied with does not matter then,
-// not even if it is infinite or NaN.
+// Terms with an exact zero in x or grad may be skipped, so 0 * NaN and 0 * inf may give 0.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -30,10 +29,11 @@ namespace pfl {
 inline void check_weight(const char* op, const Tensor& x, const Tensor& weight) {
   check_float(op, "x", x);
   PFL_CHECK(x.dim() >= 2, op, ": x must be [*batch, b, k], got shape ", shape_of(x));
-  check_beside_x(op, "weight", weight, x);
-  PFL_CHECK(
-      weight.dim() == x.dim() && continues(weight, x, x.dim() - 2, {size_from_last(weight, 2), size_from_last(x, 1)}),
-      op, ": weight must be [*batch, n, k] with the batch and the k of x ", shape_of(x), ", got ", shape_of(weight));
+  check_like_x(op, "weight", weight, x);
+  PFL_CHECK(weight.dim() == x.dim() &&
+                has_shape_after(weight, x, x.dim() - 2, {size_from_last(weight, 2), size_from_last(x, 1)}),
+            op, ": weight must be [*batch, n, k] with the batch and the k of x ", shape_of(x), ", got ",
+            shape_of(weight));
 }
 
 inline LinearSizes linear_sizes(const Tensor& x, const Tensor& weight) {
@@ -44,7 +44,8 @@ inline LinearSizes linear_sizes(const Tensor& x, const Tensor& weight) {
   return {kernel_type(x.scalar_type()), clients, size_from_last(x, 2), size_from_last(x, 1), size_from_last(weight, 2)};
 }
 
-// Whether a kernel can walk it: one batch dimension before `dims` others, of which the last one is contiguous.
+// Returns true if kernels can read the tensor in place: at most one batch dimension before the last `dims` dimensions,
+// and a contiguous last dimension.
 inline bool has_rows(const Tensor& tensor, int64_t dims) {
   return tensor.dim() <= dims + 1 && (tensor.size(tensor.dim() - 1) <= 1 || tensor.stride(tensor.dim() - 1) == 1);
 }
@@ -53,7 +54,7 @@ inline Tensor with_rows(const Tensor& tensor, int64_t dims) {
   return has_rows(tensor, dims) || tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
-// Of a tensor from with_rows.
+// Pointer and strides of a tensor returned by with_rows.
 inline LinearRows rows_of(const Tensor& tensor, int64_t dims) {
   const int64_t last = tensor.dim() - 1;
   const int64_t row = dims == 2 ? tensor.stride(last - 1) : 0;
@@ -76,8 +77,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
   check_weight(op, x, weight);
   const LinearSizes sizes = linear_sizes(x, weight);
   if (bias) {
-    check_beside_x(op, "bias", *bias, x);
-    PFL_CHECK(continues(*bias, x, x.dim() - 2, {sizes.outputs}), op, ": bias must be [*batch, n] beside weight ",
+    check_like_x(op, "bias", *bias, x);
+    PFL_CHECK(has_shape_after(*bias, x, x.dim() - 2, {sizes.outputs}), op, ": bias must be [*batch, n] for weight ",
               shape_of(weight), ", got ", shape_of(*bias));
   }
   Tensor out = torch::stable::new_empty(x, with_last(x, sizes.outputs));
@@ -91,9 +92,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>
 }
 
 inline void check_grad(const char* op, const Tensor& grad, const Tensor& x, const Tensor& weight) {
-  check_beside_x(op, "grad", grad, x);
-  PFL_CHECK(continues(grad, x, x.dim() - 1, {size_from_last(weight, 2)}), op,
-            ": grad must have the shape of the result, [*batch, b, n] beside x ", shape_of(x), " and weight ",
+  check_like_x(op, "grad", grad, x);
+  PFL_CHECK(has_shape_after(grad, x, x.dim() - 1, {size_from_last(weight, 2)}), op,
+            ": grad must have the shape of the result, [*batch, b, n] for x ", shape_of(x), " and weight ",
             shape_of(weight), ", got ", shape_of(grad));
 }
 
@@ -122,7 +123,7 @@ inline void check_step(const Tensor& weight, const Tensor& grad, const Tensor& x
   check_grad(op, grad, x, weight);
   if (start) {
     check_shape(op, "start", *start, "weight", weight);
-    check_beside_x(op, "start", *start, x);
+    check_like_x(op, "start", *start, x);
   }
   PFL_CHECK(lr >= 0 && std::isfinite(lr), op, ": lr must be finite and not negative, got ", lr);
   PFL_CHECK(weight_decay >= 0 && std::isfinite(weight_decay), op,
@@ -141,7 +142,7 @@ void linear_step(Tensor& weight, const Tensor& grad, const Tensor& x, const std:
   if (weight.numel() == 0) {
     return;
   }
-  // What cannot be walked is stepped in a copy.
+  // A weight that kernels cannot write in place is updated in a copy.
   Tensor target = with_rows(weight, 2);
   const Tensor from = start ? with_rows(*start, 2) : target;
   const Tensor grads = with_rows(grad, 2), xs = with_rows(x, 2);

@@ -1,10 +1,10 @@
-// The contract of `mix`: two sets of parameters blended by a choice.
+// The contract of `mix`: two sets of parameters interpolated by a choice.
 //
-//   local, global_  [T] tensors each, pairwise of one shape; one floating type, one device
-//   choice          one tensor [*batch, S] with segments [T]: tensor t, whose shape begins with [*batch], uses column
-//                   segments[t]; or, with no segments, [T] tensors of the shapes of local
-//   out_t           local_t + c * (global_t - local_t), exactly local_t where c is 0 and global_t where c is 1
-//   hard            c is taken as 1 from 0.5 on, else as 0; gradients are those of the soft choice (straight through)
+//   local, global_  [T] tensors each, matching shapes, one floating type, one device
+//   choice          with segments [T]: one tensor [*batch, S]; tensor t has shape [*batch, ...] and uses column
+//                   segments[t]. Without segments: [T] tensors with the shapes of local
+//   out_t           local_t + c * (global_t - local_t); exactly local_t where c is 0 and global_t where c is 1
+//   hard            rounds c to 1 for c >= 0.5, else to 0; gradients are those of the soft choice (straight-through)
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -23,10 +23,10 @@ inline void check_mix_list(const char* op, const char* name, const std::vector<T
   PFL_CHECK(tensors.size() == local.size(), op, ": ", name, " must hold ", local.size(),
             " tensors, one for each of local, got ", tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
-    const std::string mine = concatenate(name, "[", t, "]"), theirs = concatenate("local[", t, "]");
-    check_shape(op, mine, tensors[t], theirs, local[t]);
-    check_dtype(op, mine, tensors[t], theirs, local[t]);
-    check_device(op, mine, tensors[t], theirs, local[t]);
+    const std::string tensor_name = concatenate(name, "[", t, "]"), local_name = concatenate("local[", t, "]");
+    check_shape(op, tensor_name, tensors[t], local_name, local[t]);
+    check_dtype(op, tensor_name, tensors[t], local_name, local[t]);
+    check_device(op, tensor_name, tensors[t], local_name, local[t]);
   }
 }
 
@@ -71,7 +71,7 @@ inline void check_mix(const char* op, const std::vector<Tensor>& local, const st
   }
 }
 
-// Whether the dimensions from `lead` on are contiguous and those before can be walked with one stride, which is found.
+// Returns true and sets `stride` if dimensions `lead` and later are contiguous and the earlier ones have one stride.
 inline bool has_rows(const Tensor& tensor, int64_t lead, int64_t& stride) {
   int64_t expected = 1;
   for (int64_t d = tensor.dim() - 1; d >= lead; --d) {
@@ -96,7 +96,7 @@ inline bool has_rows(const Tensor& tensor, int64_t lead, int64_t& stride) {
   return true;
 }
 
-// The tensors laid out for the raw kernels. Owns what the pointers point to.
+// Tensors as raw pointers and row strides; owns the memory the pointers refer to.
 class MixPlan {
  public:
   MixPlan(const std::vector<Tensor>& local, const std::vector<Tensor>& global, const std::vector<Tensor>& choice,
@@ -109,16 +109,16 @@ class MixPlan {
       segments_ = choice_.size(choice_.dim() - 1);
     }
     for (size_t t = 0; t < local.size(); ++t) {
-      std::vector<Tensor> together{local[t], global[t]};
+      std::vector<Tensor> operands{local[t], global[t]};
       if (segments.empty()) {
-        together.push_back(choice[t]);
+        operands.push_back(choice[t]);
       }
       if (!grads.empty()) {
-        together.push_back(grads[t]);
+        operands.push_back(grads[t]);
       }
-      const int64_t lead = segments.empty() ? leading_dimensions(together) : choice_.dim() - 1;
+      const int64_t lead = segments.empty() ? leading_dimensions(operands) : choice_.dim() - 1;
       std::vector<int64_t> stride;
-      for (Tensor& tensor : together) {
+      for (Tensor& tensor : operands) {
         int64_t found = 0;
         if (!has_rows(tensor, lead, found)) {
           tensor = torch::stable::contiguous(tensor);
@@ -126,7 +126,7 @@ class MixPlan {
         }
         stride.push_back(found);
       }
-      add(together, lead, stride, segments.empty(), !grads.empty());
+      add(operands, lead, stride, segments.empty(), !grads.empty());
     }
   }
 
@@ -143,7 +143,7 @@ class MixPlan {
     return grads_.data();
   }
 
-  // [T + 1]: number of tiles of this many columns before each tensor.
+  // [T + 1]: index of the first tile of each tensor, for tiles of this many columns.
   std::vector<int64_t> first_tiles(int64_t tile) const {
     std::vector<int64_t> first{0};
     for (size_t t = 0; t < rows_.size(); ++t) {
@@ -153,8 +153,8 @@ class MixPlan {
   }
 
  private:
-  static int64_t leading_dimensions(const std::vector<Tensor>& together) {
-    for (const Tensor& tensor : together) {
+  static int64_t leading_dimensions(const std::vector<Tensor>& operands) {
+    for (const Tensor& tensor : operands) {
       if (!tensor.is_contiguous()) {
         return tensor.dim() > 0 ? 1 : 0;
       }
@@ -162,24 +162,24 @@ class MixPlan {
     return 0;
   }
 
-  void add(const std::vector<Tensor>& together, int64_t lead, const std::vector<int64_t>& stride, bool elementwise,
+  void add(const std::vector<Tensor>& operands, int64_t lead, const std::vector<int64_t>& stride, bool elementwise,
            bool has_grads) {
-    owners_.insert(owners_.end(), together.begin(), together.end());
+    owners_.insert(owners_.end(), operands.begin(), operands.end());
     int64_t rows = 1, columns = 1;
-    for (int64_t d = 0; d < together[0].dim(); ++d) {
-      (d < lead ? rows : columns) *= together[0].size(d);
+    for (int64_t d = 0; d < operands[0].dim(); ++d) {
+      (d < lead ? rows : columns) *= operands[0].size(d);
     }
     rows_.push_back(rows);
     columns_.push_back(columns);
-    local_.push_back(together[0].const_data_ptr());
-    global_.push_back(together[1].const_data_ptr());
+    local_.push_back(operands[0].const_data_ptr());
+    global_.push_back(operands[1].const_data_ptr());
     stride_.insert(stride_.end(), {stride[0], stride[1], 0, 0});
     if (elementwise) {
-      choices_.push_back(together[2].const_data_ptr());
+      choices_.push_back(operands[2].const_data_ptr());
       stride_.end()[-2] = stride[2];
     }
     if (has_grads) {
-      grads_.push_back(together.back().const_data_ptr());
+      grads_.push_back(operands.back().const_data_ptr());
       stride_.end()[-1] = stride.back();
     }
   }
@@ -189,7 +189,7 @@ class MixPlan {
   Tensor choice_;
   int64_t segments_ = 0;
   std::vector<int64_t> segment_;
-  std::vector<Tensor> owners_;  // keep copies alive
+  std::vector<Tensor> owners_;  // keeps copies alive
   std::vector<const void*> local_, global_, choices_, grads_;
   std::vector<int64_t> rows_, columns_, stride_;
 };

@@ -1,10 +1,10 @@
-// The contract of `mmd_rbf`: how far apart two sets of points are, seen through a sum of Gaussian kernels.
+// The contract of `mmd_rbf`: squared maximum mean discrepancy of two sets of points under a sum of Gaussian kernels.
 //
 //   x, y        [*batch, b, K], same shape, dtype and device
 //   bandwidths  1 to 32 finite numbers a > 0
-//   result      [*batch] float (double for double): mean over i, j of k(D_xx) + k(D_yy) - 2 k(D_xy), where D are
-//               squared distances and k(D) = sum_a exp(-D / (2 a)); 0 when b is 0
-//   weights     [*batch, 3, b, b]: -2 dk/dD of the pairs (x, x), (y, y), (x, y), for the backward
+//   result      [*batch] float (double for double): mean over i, j of k(D_xx) + k(D_yy) - 2 k(D_xy), with squared
+//               distances D and k(D) = sum_a exp(-D / (2 a)); 0 if b is 0
+//   weights     [*batch, 3, b, b]: -2 dk/dD of the pairs (x, x), (y, y), (x, y), saved for the backward
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -28,8 +28,8 @@ inline void check_points(const char* op, const Tensor& x, const Tensor& y) {
 }
 
 inline void check_bandwidths(const char* op, const std::vector<double>& bandwidths) {
-  PFL_CHECK(!bandwidths.empty() && static_cast<int64_t>(bandwidths.size()) <= kMmdMostBandwidths, op,
-            ": bandwidths must hold 1 to ", kMmdMostBandwidths, " numbers, got ", bandwidths.size());
+  PFL_CHECK(!bandwidths.empty() && static_cast<int64_t>(bandwidths.size()) <= kMmdMaxBandwidths, op,
+            ": bandwidths must hold 1 to ", kMmdMaxBandwidths, " numbers, got ", bandwidths.size());
   for (double a : bandwidths) {
     PFL_CHECK(std::isfinite(a) && a > 0, op, ": bandwidths must be finite and greater than 0, got ", a);
   }

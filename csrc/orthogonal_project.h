@@ -1,10 +1,11 @@
-// The contract of `orthogonal_project`: features of two extractors, each projected onto its subspace, and their blend.
+// The contract of `orthogonal_project`: projects the features of two extractors onto their subspaces and blends them.
 //
 //   f_g, f_p          [*batch, b, d], same shape, dtype and device
-//   basis_g, basis_p  [*batch, d, r] or, shared by the whole batch, [d, r]; each with its own r; constants, no gradient
+//   basis_g, basis_p  [*batch, d, r], or [d, r] shared by the batch; ranks r may differ; constants without gradient
 //   alpha             finite
-//   g, p, fused       [*batch, b, d]: (f A) A^T of each (with relu: max(0, .) of it), alpha g + (1 - alpha) p
-//   inner             [*batch, b]: g . p of each sample
+//   g, p              [*batch, b, d]: (f A) A^T, with relu max(0, (f A) A^T)
+//   fused             [*batch, b, d]: alpha g + (1 - alpha) p
+//   inner             [*batch, b]: dot product g . p of each sample
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -65,21 +66,21 @@ inline ProjectSizes project_sizes(const Tensor& f, double alpha, bool relu) {
   return {kernel_type(f.scalar_type()), clients, samples, features, alpha, relu ? 1 : 0};
 }
 
-// A basis laid out for the raw kernels, with room for coordinates. Owns what the pointers point to.
+// Contiguous basis and scratch memory for coordinates; owns the memory that raw() points to.
 struct SubspacePlan {
   Tensor basis, coordinates;
-  int64_t rank, room, stride;
+  int64_t rank, padded_rank, stride;
 
   SubspacePlan(const Tensor& given, const ProjectSizes& sizes)
       : basis(torch::stable::contiguous(given)), rank(given.size(given.dim() - 1)) {
-    room = (rank + kProjectLanes - 1) / kProjectLanes * kProjectLanes;
+    padded_rank = (rank + kProjectLanes - 1) / kProjectLanes * kProjectLanes;
     stride = given.dim() > 2 ? sizes.features * rank : 0;
-    coordinates = torch::stable::new_empty(given, std::vector<int64_t>{sizes.clients, sizes.samples, room},
+    coordinates = torch::stable::new_empty(given, std::vector<int64_t>{sizes.clients, sizes.samples, padded_rank},
                                            accumulate_type(given.scalar_type()));
   }
 
   Subspace raw() const {
-    return {basis.const_data_ptr(), rank, stride, coordinates.mutable_data_ptr(), room};
+    return {basis.const_data_ptr(), rank, stride, coordinates.mutable_data_ptr(), padded_rank};
   }
 };
 
@@ -102,7 +103,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> orthogonal_project(const Tensor& f_g,
   return {std::move(g), std::move(p), std::move(fused), std::move(inner)};
 }
 
-// A cotangent that may be missing: checked, and contiguous while this lives.
+// Optional output gradient: checks it and keeps a contiguous tensor alive.
 struct Cotangent {
   std::optional<Tensor> tensor;
 

@@ -1,4 +1,4 @@
-// What tensor code and the raw kernels of `orthogonal_project` agree on.
+// Problem structs passed from the tensor code of `orthogonal_project` to its raw kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace pfl {
 
-// One of the two subspaces: columns of an orthonormal basis, and room for the coordinates of every sample in it.
+// One of the two subspaces: an orthonormal basis and scratch memory for the coordinates of every sample.
 struct Subspace {
-  const void* basis;  // [C, d, rank] or, shared by all clients, [d, rank]
-  int64_t rank;       // r
-  int64_t stride;     // elements from one client's basis to the next, 0 if shared
-  void* coordinates;  // [C, b, room] in the type sums are kept in, overwritten
-  int64_t room;       // r rounded up to whole vectors
+  const void* basis;    // [C, d, rank], or [d, rank] shared by all clients
+  int64_t rank;         // r
+  int64_t stride;       // client stride of the basis in elements, 0 if shared
+  void* coordinates;    // [C, b, padded_rank] in the accumulation type, overwritten
+  int64_t padded_rank;  // r rounded up to a multiple of kProjectLanes
 };
 
 struct ProjectSizes {
@@ -35,26 +35,26 @@ struct OrthogonalProject {
   void* inner;            // [C, b]
 };
 
-// With u_g = v_g + alpha v_fused + v_inner p, with relu only where g > 0: grad_g = (u_g A_g) A_g^T; the same for p with
-// 1 - alpha. Cotangents that are null count as zero; gradients that are null are not wanted.
+// u_g = v_g + alpha v_fused + v_inner p, with relu 0 where g <= 0; grad_g = (u_g A_g) A_g^T. Likewise for p with
+// 1 - alpha. Null output gradients v_* count as zero; null grad_* are not computed.
 struct OrthogonalProjectBackward {
   ProjectSizes sizes;
   Subspace of_g, of_p;
   const void *g, *p;                          // [C, b, d]
-  const void *v_g, *v_p, *v_fused, *v_inner;  // [C, b, d], the last one [C, b]
+  const void *v_g, *v_p, *v_fused, *v_inner;  // [C, b, d]; v_inner is [C, b]
   void *grad_g, *grad_p;                      // [C, b, d]
 };
 
-constexpr int64_t kProjectRows = 32;   // samples of one task of the CPU: each value of a basis is loaded once for all
-constexpr int64_t kProjectLanes = 16;  // what the room for coordinates is rounded up to
+constexpr int64_t kProjectRows = 32;   // samples per CPU task, which share each load of a basis value
+constexpr int64_t kProjectLanes = 16;  // padding of the rank
 
-namespace {  // a copy for each instruction set
+namespace {  // one copy per instruction set, see cpu/convert.h
 inline int64_t project_row_blocks(int64_t samples) {
   return (samples + kProjectRows - 1) / kProjectRows;
 }
 }  // namespace
 
-// [begin, end) of the C * project_row_blocks(b) blocks of samples.
+// [begin, end): range of the C * project_row_blocks(b) blocks of samples.
 PFL_DECLARE_CPU_KERNEL(orthogonal_project, (const OrthogonalProject& p, int64_t begin, int64_t end))
 PFL_DECLARE_CPU_KERNEL(orthogonal_project_backward, (const OrthogonalProjectBackward& p, int64_t begin, int64_t end))
 

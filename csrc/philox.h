@@ -1,5 +1,5 @@
-// Counter-based noise, Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the value
-// of element i under seed s is a pure function of (s, i), with the same bits on host and device, in any order.
+// Counter-based random numbers, Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+// The value of element i for seed s is a pure function of (s, i): the same bits on host and device, in any order.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Philox {
   uint32_t x[4];
 };
 
-// Elements 4 * block .. 4 * block + 3 under this seed.
+// Random words of elements 4 * block .. 4 * block + 3 for this seed.
 PFL_HOST_DEVICE Philox philox(uint64_t seed, uint64_t block) {
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
   Philox c = {{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}};
@@ -36,8 +36,8 @@ PFL_HOST_DEVICE Philox philox(uint64_t seed, uint64_t block) {
   return c;
 }
 
-// Uniform on the open interval (0, 1): (k + 1/2) / 2^23 with k of 23 bits, exact in float, and so is 1 - u. Neither end
-// can be drawn, so log(u) and log(1 - u) are always finite.
+// Uniform number u in the open interval (0, 1): (k + 1/2) / 2^23 with a 23-bit k. u and 1 - u are exact in float and
+// never 0, so log(u) and log(1 - u) are finite.
 PFL_HOST_DEVICE float uniform_from(uint32_t bits) {
   return (static_cast<float>(static_cast<int32_t>(bits >> 9)) + 0.5f) * 0x1p-23f;
 }

@@ -1,7 +1,7 @@
-// The contract of `philox_uniform`: uniform numbers on (0, 1) that depend on seed and element alone.
+// The contract of `philox_uniform`: uniform numbers in (0, 1), each a function of its seed and element index only.
 //
 //   seed    [*batch] int64
-//   shape   of the numbers for one seed
+//   shape   shape of the numbers of one seed
 //   result  [*batch, *shape] float32: result[c].flatten()[i] = uniform_from(philox(seed[c], i / 4)[i % 4])
 #pragma once
 

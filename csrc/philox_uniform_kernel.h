@@ -1,4 +1,4 @@
-// What tensor code and the raw kernels of `philox_uniform` agree on.
+// Problem struct passed from the tensor code of `philox_uniform` to its raw kernels.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace pfl {
 
-// out[c, i] = the uniform number of element i under seeds[c].
+// out[c, i] = uniform number of element i for seeds[c].
 struct PhiloxUniform {
   const int64_t* seeds;  // [C]
   int64_t clients;       // C
-  int64_t numel;         // numbers for each seed
+  int64_t numel;         // numbers per seed
   float* out;            // [C, numel]
 };
 
-// [begin, end): the numbers to write, of all C * numel.
+// [begin, end): range of the C * numel numbers to write.
 PFL_DECLARE_CPU_KERNEL(philox_uniform, (const PhiloxUniform& p, int64_t begin, int64_t end))
 
 }  // namespace pfl

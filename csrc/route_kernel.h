@@ -1,4 +1,4 @@
-// What tensor code and the raw kernels of `route` agree on.
+// Problem structs passed from the tensor code of `route` to its raw kernels.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace pfl {
 struct RouteSizes {
   Float dtype;
   int64_t clients;   // C
-  int64_t rows;      // b, for each client
+  int64_t rows;      // b, rows per client
   int64_t features;  // K
 };
 
 struct RouteInputs {
   const void* h;         // [C, b, K]
   const void* a;         // [C, b, 2K]
-  const int64_t* seeds;  // [C], or null: no noise
+  const int64_t* seeds;  // [C], null without noise
   double tau;
 };
 
@@ -38,7 +38,7 @@ struct RouteBackward {
   void* grad_a;               // [C, b, 2K]
 };
 
-// [begin, end): the rows to do, of all C * b.
+// [begin, end): range of the C * b rows.
 PFL_DECLARE_CPU_KERNEL(route_forward, (const RouteForward& p, int64_t begin, int64_t end))
 PFL_DECLARE_CPU_KERNEL(route_backward, (const RouteBackward& p, int64_t begin, int64_t end))
 

@@ -1,14 +1,14 @@
-// The contract of `sgd_`: one step of stochastic gradient descent on a list of tensors, in place, in one pass.
+// The contract of `sgd_`: one in-place step of stochastic gradient descent on a list of tensors, in one pass.
 //
-//   params, grads, momentum_buffers, center   [T] tensors each, pairwise of one shape; one floating type, one device
+//   params, grads, momentum_buffers, center   [T] tensors each, matching shapes, one floating type, one device
 //   g   = grad + proximal * (p - center)                     only with proximal > 0
 //   g   = g + weight_decay * p                               only with weight_decay > 0
 //   buf = momentum * buf + (1 - dampening) * g               only with momentum > 0; buf = g if first_step
 //   g   = g + momentum * buf if nesterov, else buf           only with momentum > 0
 //   p   = p - lr * g
 //
-// Each line rounds as torch's add(x, alpha) does: one fused multiply-add (momentum * buf is rounded first). In float
-// for half types, which round once at the end.
+// Each line rounds like torch's add(x, alpha): one fused multiply-add (momentum * buf is rounded first). Half types are
+// computed in float and rounded once at the end.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -48,10 +48,10 @@ inline void check_like_params(const char* name, const std::vector<Tensor>& tenso
   PFL_CHECK(tensors.size() == params.size(), op, ": ", name, " must hold ", params.size(),
             " tensors, one for each of params, got ", tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
-    const std::string mine = concatenate(name, "[", t, "]"), theirs = concatenate("params[", t, "]");
-    check_shape(op, mine, tensors[t], theirs, params[t]);
-    check_dtype(op, mine, tensors[t], theirs, params[t]);
-    check_device(op, mine, tensors[t], theirs, params[t]);
+    const std::string tensor_name = concatenate(name, "[", t, "]"), param_name = concatenate("params[", t, "]");
+    check_shape(op, tensor_name, tensors[t], param_name, params[t]);
+    check_dtype(op, tensor_name, tensors[t], param_name, params[t]);
+    check_device(op, tensor_name, tensors[t], param_name, params[t]);
   }
 }
 
@@ -87,32 +87,32 @@ inline void check_sgd(const std::vector<Tensor>& params, const std::vector<Tenso
   }
 }
 
-// The tensors laid out for the raw kernels. What cannot be walked as rows is copied and, if written to, copied back.
+// Tensors as raw pointers and row strides. Tensors without a common row layout are copied, and results copied back.
 class SgdPlan {
  public:
   SgdPlan(const std::vector<Tensor>& params, const std::vector<Tensor>& grads, const std::vector<Tensor>& momenta,
           const std::vector<Tensor>& centers) {
     for (size_t t = 0; t < params.size(); ++t) {
-      std::vector<Tensor> together{params[t], grads[t]};
+      std::vector<Tensor> operands{params[t], grads[t]};
       if (!momenta.empty()) {
-        together.push_back(momenta[t]);
+        operands.push_back(momenta[t]);
       }
       if (!centers.empty()) {
-        together.push_back(centers[t]);
+        operands.push_back(centers[t]);
       }
       RowLayout layout;
-      if (params[t].numel() > 0 && !find_rows(together, layout)) {
-        for (size_t k = 0; k < together.size(); ++k) {
-          const Tensor given = together[k];
-          together[k] = torch::stable::contiguous(given);
+      if (params[t].numel() > 0 && !find_rows(operands, layout)) {
+        for (size_t k = 0; k < operands.size(); ++k) {
+          const Tensor given = operands[k];
+          operands[k] = torch::stable::contiguous(given);
           const bool written = k == 0 || (k == 2 && !momenta.empty());
           if (written && !given.is_contiguous()) {
-            copied_.push_back({given, together[k]});
+            copied_.push_back({given, operands[k]});
           }
         }
-        find_rows(together, layout);
+        find_rows(operands, layout);
       }
-      add(together, layout, !momenta.empty(), !centers.empty());
+      add(operands, layout, !momenta.empty(), !centers.empty());
     }
   }
 
@@ -138,25 +138,25 @@ class SgdPlan {
     Tensor given, contiguous;
   };
 
-  void add(const std::vector<Tensor>& together, const RowLayout& layout, bool momentum, bool center) {
+  void add(const std::vector<Tensor>& operands, const RowLayout& layout, bool momentum, bool center) {
     const auto stride_of = [&](size_t k) { return layout.stride.empty() ? 0 : layout.stride[k]; };
-    owners_.insert(owners_.end(), together.begin(), together.end());
-    params_.push_back(together[0].mutable_data_ptr());
-    grads_.push_back(together[1].const_data_ptr());
+    owners_.insert(owners_.end(), operands.begin(), operands.end());
+    params_.push_back(operands[0].mutable_data_ptr());
+    grads_.push_back(operands[1].const_data_ptr());
     rows_.push_back(layout.rows);
     columns_.push_back(layout.columns);
     stride_.insert(stride_.end(), {stride_of(0), stride_of(1), 0, 0});
     if (momentum) {
-      momenta_.push_back(together[2].mutable_data_ptr());
+      momenta_.push_back(operands[2].mutable_data_ptr());
       stride_.end()[-2] = stride_of(2);
     }
     if (center) {
-      centers_.push_back(together.back().const_data_ptr());
-      stride_.end()[-1] = stride_of(together.size() - 1);
+      centers_.push_back(operands.back().const_data_ptr());
+      stride_.end()[-1] = stride_of(operands.size() - 1);
     }
   }
 
-  std::vector<Tensor> owners_;  // keep copies alive
+  std::vector<Tensor> owners_;  // keeps copies alive
   std::vector<Copied> copied_;
   std::vector<void*> params_, momenta_;
   std::vector<const void*> grads_, centers_;

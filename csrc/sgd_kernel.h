@@ -1,4 +1,4 @@
-// What tensor code and the raw kernels of `sgd_` agree on.
+// Problem struct passed from the tensor code of `sgd_` to its raw kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace pfl {
 
-// T tensors, each as rows of contiguous columns: row r of params[t] begins r * stride[4 * t] elements after its first,
-// of grads[t] at stride[4 * t + 1], of momenta[t] at stride[4 * t + 2], of centers[t] at stride[4 * t + 3].
+// T tensors as rows of contiguous columns. Row strides in elements: stride[4 * t] of params[t], stride[4 * t + 1] of
+// grads[t], stride[4 * t + 2] of momenta[t], stride[4 * t + 3] of centers[t].
 struct Sgd {
   Float dtype;
   int64_t tensors;             // T
   void* const* params;         // [T]
   const void* const* grads;    // [T]
-  void* const* momenta;        // [T] or null: no momentum
-  const void* const* centers;  // [T] or null: no proximal pull
+  void* const* momenta;        // [T], null without momentum
+  const void* const* centers;  // [T], null without proximal term
   const int64_t* rows;         // [T]
   const int64_t* columns;      // [T]
   const int64_t* stride;       // [T, 4]
@@ -24,13 +24,12 @@ struct Sgd {
   int64_t nesterov, first_step;
 };
 
-constexpr int64_t kSgdTile =
-    2048;  // columns that the CPU updates at once: every operand stays in the first-level cache
+constexpr int64_t kSgdTile = 2048;  // columns per CPU tile: all operands stay in L1
 
-// first_tile [T + 1]: number of tiles before each tensor. [begin, end): the tiles to do.
+// first_tile [T + 1]: index of the first tile of each tensor. [begin, end): range of tiles.
 PFL_DECLARE_CPU_KERNEL(sgd, (const Sgd& p, const int64_t* first_tile, int64_t begin, int64_t end))
 
 }  // namespace pfl
 
-// Arrays [T] are read on the host, what they point to is on the device.
+// Arrays [T] are host memory; the pointers in them are device pointers.
 extern "C" int pfl_cuda_sgd(const pfl::Sgd* problem, void* stream);

@@ -1,5 +1,4 @@
-// The two shares of one feature, and the noise of their soft Gumbel form: what `route` and `cpn_route` have in common,
-// on CPU and CUDA.
+// Global and personal share of one feature and their logistic noise. Used by `route` and `cpn_route` on CPU and CUDA.
 #pragma once
 
 #include "elementary.h"
@@ -12,8 +11,8 @@ struct Shares {
   Real global, personal;
 };
 
-// sigmoid(logit) and sigmoid(-logit) from one exponential, neither by subtraction from 1: the small one keeps its
-// digits.
+// sigmoid(logit) and sigmoid(-logit) from one exponential. Neither is computed as 1 - other, so the smaller share does
+// not lose digits.
 template <class Real>
 PFL_HOST_DEVICE Shares<Real> shares_of(Real logit) {
   const Real e = exp_of_nonpositive(logit < Real(0) ? logit : -logit);

@@ -1,12 +1,11 @@
-// The contract of `take_normalized`: images picked from a set of bytes, as normalised numbers.
+// The contract of `take_normalized`: gathers uint8 images by index and normalises them.
 //
-//   images  [N, H, W, C] uint8, contiguous (it may be a memory-mapped file, which must not be copied unawares)
-//   index   [*batch] int64, each in [0, N): looked at on the CPU; on a GPU that would stall the stream, and the images
-//   of
-//           an index outside become NaN
+//   images     [N, H, W, C] uint8, contiguous: it may be a memory-mapped file, which must not be copied implicitly
+//   index      [*batch] int64 in [0, N). Checked on the CPU; on a GPU a check would synchronise the stream, so images
+//              of an index out of range become NaN
 //   mean, std  [C] floating
-//   result  [*batch, C, H, W] of the given type: (x / 255 - mean) / std in float (double for double), rounded once;
-//           with channels_last the memory order inside each image is H, W, C
+//   result     [*batch, C, H, W] in the given dtype: (x / 255 - mean) / std in float (double for double), rounded once;
+//              with channels_last the memory order of each image is H, W, C
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -43,11 +42,11 @@ inline void check_index_values(const Tensor& contiguous_index, int64_t count) {
   const int64_t* values = contiguous_index.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < contiguous_index.numel(); ++i) {
     PFL_CHECK(values[i] >= 0 && values[i] < count, "pfl_fast::take_normalized: index must be in [0, ", count,
-              "), the images there are, got ", values[i]);
+              "), the number of images, got ", values[i]);
   }
 }
 
-// [*batch, C, H, W], uninitialised.
+// Uninitialised result [*batch, C, H, W].
 inline Tensor new_images(const Tensor& images, const Tensor& index, bool channels_last, ScalarType dtype) {
   const int64_t height = images.size(1), width = images.size(2), channels = images.size(3);
   std::vector<int64_t> shape(index.sizes().begin(), index.sizes().end());
@@ -63,7 +62,7 @@ Tensor take_normalized(const Tensor& images, const Tensor& index, const Tensor& 
                        bool channels_last, ScalarType dtype, Run run) {
   check_take_normalized(images, index, mean, std, dtype);
   const int64_t height = images.size(1), width = images.size(2), channels = images.size(3);
-  // A batch of ten small images takes a few microseconds: calls that would change nothing are left out.
+  // A batch of ten small images takes a few microseconds, so dispatcher calls without effect are avoided.
   const auto contiguous = [](const Tensor& tensor) {
     return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
   };

@@ -1,4 +1,4 @@
-// What tensor code and the raw kernels of `take_normalized` agree on.
+// Problem struct passed from the tensor code of `take_normalized` to its raw kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace pfl {
 
-// out[b] = (images[index[b]] / 255 - mean) / std, channel by channel, as [H, W, C] or [C, H, W].
+// out[b] = (images[index[b]] / 255 - mean) / std per channel, as [H, W, C] or [C, H, W].
 struct TakeNormalized {
   Float dtype;
   const uint8_t* images;  // [N, H * W, C]
@@ -24,13 +24,13 @@ struct TakeNormalized {
 };
 
 constexpr int64_t kByteValues = 256;
-constexpr int64_t kMostChannelsInOrder = 192;  // up to which values can be computed without a table
+constexpr int64_t kMaxChannelsInOrder = 192;  // most channels of the path without a table
 
-// table [C, 256] of the result's type: what each byte of each channel becomes.
+// table [C, 256] in the result type: result for each byte value of each channel.
 PFL_DECLARE_CPU_KERNEL(take_normalized_table, (const TakeNormalized& p, void* table))
 
-// [begin, end): the images to write. Without a table every value is computed: for float and double results in the order
-// of the bytes, with at most kMostChannelsInOrder channels.
+// [begin, end): range of images to write. With a null table every value is computed; this path needs float or double
+// results in the memory order of the images and at most kMaxChannelsInOrder channels.
 PFL_DECLARE_CPU_KERNEL(take_normalized, (const TakeNormalized& p, const void* table, int64_t begin, int64_t end))
 
 }  // namespace pfl

@@ -1,4 +1,4 @@
-// `aggregate` on CPU tensors: how the work is dealt to threads. The arithmetic is in aggregate_kernel.cpp.
+// `aggregate` on CPU tensors: splits the work over threads. The kernels are in aggregate_kernel.cpp.
 #include <torch/csrc/stable/library.h>
 
 #include <mutex>
@@ -11,12 +11,12 @@ namespace {
 constexpr int64_t kWorkPerThread = 1 << 17;  // multiply-adds below which waking a thread costs more than it saves
 
 struct CpuKernel {
-  static constexpr int64_t kMostParts = 64;
+  static constexpr int64_t kMaxParts = 64;
 
   explicit CpuKernel(const Tensor&) {
   }
 
-  void use(AggregateRows&, const AggregatePlan&) {
+  void prepare_rows(AggregateRows&, const AggregatePlan&) {
   }
 
   void forward(const AggregateForward& problem) {
@@ -60,7 +60,7 @@ struct CpuKernel {
                              kWorkPerThread / (kAggregateTile * std::max<int64_t>(1, sizes.clients * sizes.mixtures)));
   }
 
-  // In the order of the parts, so that the sum does not depend on which thread finished first.
+  // Adds in the order of the parts, so the sum does not depend on thread timing.
   static void sum_parts(const AggregateBackward& problem) {
     const int64_t pairs = problem.sizes.groups * problem.sizes.mixtures * problem.sizes.clients;
     for (int64_t part = 1; part < problem.parts; ++part) {

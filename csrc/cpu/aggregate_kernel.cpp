@@ -1,6 +1,6 @@
 // CPU kernels of `aggregate`, compiled once per instruction set into namespace PFL_CAPABILITY.
-// Products are added client by client in one fixed order and never fused (-ffp-contract=off), so every instruction set,
-// thread count and the CUDA kernel give the same bits.
+// Products are added client by client and never fused (-ffp-contract=off), so all instruction sets, all thread counts
+// and the CUDA kernel give the same bits.
 #include "aggregate_kernel.h"
 
 #include "convert.h"
@@ -10,12 +10,12 @@ namespace PFL_CAPABILITY {
 namespace {
 
 constexpr int64_t kTile = kAggregateTile;
-constexpr int64_t kRows = 4;      // client rows added at once, so that each sum is loaded and stored once per four rows
-constexpr int64_t kMixtures = 8;  // mixtures summed per read of a row
-constexpr int64_t kLanes = 16;    // partial sums of a dot product: the same number whatever the vector width
+constexpr int64_t kRows = 4;      // client rows per pass: each sum is loaded and stored once per four rows
+constexpr int64_t kMixtures = 8;  // mixtures per read of a row
+constexpr int64_t kLanes = 16;    // lanes of a dot product, for every vector width
 
-// Of our own, because std::min and std::fill would be inline functions shared by all instruction sets (see convert.h).
-inline int64_t least(int64_t a, int64_t b) {
+// Not std::min and std::fill: these are inline functions that all instruction sets would share (see convert.h).
+inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
@@ -26,7 +26,7 @@ void clear(A* values, int64_t count) {
   }
 }
 
-// A run of at most kTile columns of one tensor.
+// At most kTile columns of one tensor.
 struct Tile {
   int64_t tensor;
   int64_t begin;
@@ -34,14 +34,14 @@ struct Tile {
 };
 
 Tile find_tile(const AggregateRows& rows, const int64_t* first_tile, int64_t tensors, int64_t index) {
-  // The last tensor that starts at or before the tile; empty tensors have no tile and are stepped over.
+  // Binary search for the last tensor that starts at or before the tile; this skips empty tensors, which have no tiles.
   int64_t tensor = 0;
   for (int64_t beyond = tensors; beyond - tensor > 1;) {
     const int64_t middle = (tensor + beyond) / 2;
     (first_tile[middle] <= index ? tensor : beyond) = middle;
   }
   const int64_t begin = (index - first_tile[tensor]) * kTile;
-  return {tensor, begin, least(kTile, rows.numel[tensor] - begin)};
+  return {tensor, begin, min(kTile, rows.numel[tensor] - begin)};
 }
 
 template <class T>
@@ -88,8 +88,7 @@ A dot(const A* __restrict x, const A* __restrict y, int64_t count) {
   return lanes[0];
 }
 
-// Mixtures [first, first + count) of one tile. Each row is widened once and added to every mixture while it is in
-// cache.
+// Mixtures [first, first + mixtures) of one tile. Each row is widened once and added to all of them while in cache.
 template <class T>
 void forward_tile(const AggregateForward& p, const Tile& tile, int64_t first, int64_t mixtures, int64_t* nonfinite) {
   using A = accumulate_t<T>;
@@ -102,7 +101,7 @@ void forward_tile(const AggregateForward& p, const Tile& tile, int64_t first, in
     clear(sums[m], tile.count);
   }
   for (int64_t n = 0; n < clients; n += kRows) {
-    const int64_t rows = least(kRows, clients - n);
+    const int64_t rows = min(kRows, clients - n);
     const A* x[kRows];
     for (int64_t r = 0; r < rows; ++r) {
       x[r] = widen(row_of<T>(p.rows, clients, tile.tensor, n + r) + tile.begin, tile.count, buffers[r]);
@@ -117,8 +116,7 @@ void forward_tile(const AggregateForward& p, const Tile& tile, int64_t first, in
         }
       }
     }
-    // After the sums: four rows streamed at once have filled the cache by now, which a row alone would do at half
-    // speed.
+    // Counts after the sums, when the rows are in cache: loading four rows at once is twice as fast as one by one.
     for (int64_t r = 0; nonfinite && r < rows; ++r) {
       nonfinite[group * clients + n + r] += count_nonfinite(x[r], tile.count);
     }
@@ -134,8 +132,8 @@ void forward(const AggregateForward& p, const int64_t* first_tile, int64_t begin
   for (int64_t index = begin; index < end; ++index) {
     const Tile tile = find_tile(p.rows, first_tile, p.sizes.tensors, index);
     for (int64_t m = 0; m < p.sizes.mixtures; m += kMixtures) {
-      // Values are counted with the first mixtures only: the rows are the same for all.
-      forward_tile<T>(p, tile, m, least(kMixtures, p.sizes.mixtures - m), m == 0 ? nonfinite : nullptr);
+      // Counts values once, with the first mixtures: all mixtures read the same rows.
+      forward_tile<T>(p, tile, m, min(kMixtures, p.sizes.mixtures - m), m == 0 ? nonfinite : nullptr);
     }
   }
 }
@@ -161,7 +159,7 @@ void backward_tile(const AggregateBackward& p, const Tile& tile, double* grad_we
       clear(sum, tile.count);
     }
     for (int64_t m = 0; m < mixtures; ++m) {
-      // With few mixtures the widened gradients stay in their buffers for all clients.
+      // With few mixtures, all clients reuse the widened gradients in the buffers.
       const bool kept = mixtures <= kMixtures && n > 0;
       A* buffer = buffers[mixtures <= kMixtures ? m : 0];
       const A* g = kept && sizeof(T) < sizeof(A) ? buffer : widen(grads + m * numel, tile.count, buffer);

@@ -1,5 +1,5 @@
-// What forward and backward of `conv_relu_pool` share: rows of tensors with any strides, and a sample's padded
-// image of floats, which stays in the first-level cache.
+// Shared by forward and backward of `conv_relu_pool`: strided row access, the maximum of pooling windows, and the
+// padded image of a sample in the accumulation type, which stays in L1.
 #pragma once
 
 #include "conv_relu_pool_kernel.h"
@@ -11,7 +11,7 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// out[j] = row[j * stride], in the type sums are kept in.
+// out[j] = row[j * stride] in the accumulation type.
 template <class T, class A>
 inline __attribute__((always_inline)) void read_row(const T* row, int64_t stride, int64_t count, A* out) {
   if (stride == 1) {
@@ -40,17 +40,17 @@ void write_row(const A* values, int64_t count, int64_t stride, T* row) {
 
 template <class A>
 A* aligned(double* scratch) {
-  constexpr uintptr_t kBytes = kConvLine * sizeof(float);
+  constexpr uintptr_t kBytes = kConvCacheLine * sizeof(float);
   return reinterpret_cast<A*>((reinterpret_cast<uintptr_t>(scratch) + kBytes - 1) / kBytes * kBytes);
 }
 
-// The largest of a window's four sums, or 0, and which it was: the first of equal ones, the last that is NaN.
+// max(0, maximum of the four sums of a window) and the index of the maximum: the first of equal sums, the last NaN.
 template <class A>
-struct Winners {
+struct WindowMax {
   typename Lanes<A>::Vector values;
   typename Lanes<A>::Bytes index;
 
-  inline __attribute__((always_inline)) explicit Winners(const typename Lanes<A>::Vector* four) {
+  inline __attribute__((always_inline)) explicit WindowMax(const typename Lanes<A>::Vector* four) {
     using Vector = typename Lanes<A>::Vector;
     using Integers = typename Lanes<A>::Integers;
     Vector best = four[0];
@@ -61,21 +61,21 @@ struct Winners {
       best = wins ? four[i] : best;
       winner = wins ? Integers{} + i : winner;
     }
-    const Integers cut = best <= A(0);
-    values = cut ? Vector{} : best;
-    index = __builtin_convertvector(cut ? Integers{} + kConvCut : winner, typename Lanes<A>::Bytes);
+    const Integers inactive = best <= A(0);
+    values = inactive ? Vector{} : best;
+    index = __builtin_convertvector(inactive ? Integers{} + kConvInactive : winner, typename Lanes<A>::Bytes);
   }
 };
 
-// A sample with a border of zeros, channel by channel.
+// A zero-padded sample [channels, rows, columns].
 template <class A>
 struct Image {
   A* values;
-  int64_t pitch, plane;  // distances of rows and of channels
+  int64_t pitch, plane;  // strides of rows and of channels
 
   Image(const ConvReluPoolSizes& s, A* memory)
       : values(memory),
-        pitch(conv_round_up(s.width + 2 * s.padding, kConvLine)),
+        pitch(conv_round_up(s.width + 2 * s.padding, kConvCacheLine)),
         plane((s.height + 2 * s.padding) * pitch) {
   }
 
@@ -83,7 +83,7 @@ struct Image {
     return values + channel * plane + (y + s.padding) * pitch + s.padding;
   }
 
-  // The border stays as it is.
+  // Reads a sample; does not touch the padding.
   template <class T>
   void read(const ConvReluPoolSizes& s, const Strided<const void*>& x, int64_t client, int64_t sample) {
     const T* from = static_cast<const T*>(x.data) + client * x.client + sample * x.first;

@@ -1,4 +1,4 @@
-// `conv_relu_pool` on CPU tensors: how the work is dealt to threads. The arithmetic is in conv_relu_pool_kernel.cpp.
+// `conv_relu_pool` on CPU tensors: splits the work over threads. The kernels are in conv_relu_pool_*_kernel.cpp.
 #include "conv_relu_pool.h"
 
 #include <torch/csrc/stable/library.h>
@@ -15,64 +15,64 @@ int64_t grain(int64_t work) {
   return std::max<int64_t>(1, kWorkPerThread / std::max<int64_t>(1, work));
 }
 
-// Products of one output channel of one sample, at one pixel of each pooling window.
+// Number of products per output channel of a sample, for one pixel of each pooling window.
 int64_t products(const ConvReluPoolSizes& s) {
   return s.pooled_height * s.pooled_width * s.channels * s.kernel * s.kernel;
 }
 
-// Not set to zero: these are megabytes.
-std::unique_ptr<double[]> wide_scratch(const ConvReluPoolSizes& s, int64_t values) {
+// Uninitialised, because it takes megabytes.
+std::unique_ptr<double[]> winograd_scratch(const ConvReluPoolSizes& s, int64_t values) {
   const int64_t bytes = s.dtype == Float::kDouble ? 8 : 4;
-  return std::unique_ptr<double[]>(new double[(conv_wide_scratch(s) + values) * bytes / 8 + kConvLine]);
+  return std::unique_ptr<double[]>(new double[(conv_winograd_scratch(s) + values) * bytes / 8 + kConvCacheLine]);
 }
 
-void wide_forward(const ConvReluPool& p) {
+void winograd_forward(const ConvReluPool& p) {
   const ConvReluPoolSizes& s = p.sizes;
   torch::stable::parallel_for(0, s.clients * conv_tile_blocks(s.samples * conv_tiles(s)), 1,
                               [&](int64_t begin, int64_t end) {
-                                const auto scratch = wide_scratch(s, 0);
-                                PFL_CPU_KERNEL(conv_relu_pool_wide)(p, begin, end, scratch.get());
+                                const auto scratch = winograd_scratch(s, 0);
+                                PFL_CPU_KERNEL(conv_relu_pool_winograd)(p, begin, end, scratch.get());
                               });
 }
 
-void wide_backward(const ConvReluPoolBackward& p) {
+void winograd_backward(const ConvReluPoolBackward& p) {
   const ConvReluPoolSizes& s = p.sizes;
   if (p.grad_weight.data) {
     torch::stable::parallel_for(0, s.clients * conv_output_blocks(s), 2, [&](int64_t begin, int64_t end) {
-      const auto scratch = wide_scratch(s, 0);
-      PFL_CPU_KERNEL(conv_relu_pool_wide_grad_weight)(p, begin, end, scratch.get());
+      const auto scratch = winograd_scratch(s, 0);
+      PFL_CPU_KERNEL(conv_relu_pool_winograd_grad_weight)(p, begin, end, scratch.get());
     });
   }
   if (p.grad_x.data) {
-    torch::stable::parallel_for(0, s.clients * conv_wide_groups(s), 1, [&](int64_t begin, int64_t end) {
-      const auto scratch = wide_scratch(s, conv_wide_samples(s) * conv_wide_image(s));
-      PFL_CPU_KERNEL(conv_relu_pool_wide_grad_x)(p, begin, end, scratch.get());
+    torch::stable::parallel_for(0, s.clients * conv_winograd_groups(s), 1, [&](int64_t begin, int64_t end) {
+      const auto scratch = winograd_scratch(s, conv_winograd_samples(s) * conv_winograd_image(s));
+      PFL_CPU_KERNEL(conv_relu_pool_winograd_grad_x)(p, begin, end, scratch.get());
     });
   }
 }
 
 void forward(const ConvReluPool& p) {
   const ConvReluPoolSizes& s = p.sizes;
-  if (conv_is_wide(s)) {
-    return wide_forward(p);
+  if (conv_uses_winograd(s)) {
+    return winograd_forward(p);
   }
-  torch::stable::parallel_for(0, s.clients * s.samples, grain(4 * s.outputs * products(s)),
-                              [&](int64_t begin, int64_t end) {
-                                std::vector<double> scratch(conv_padded_sample(s) + conv_packed_weights(s) + kConvLine);
-                                PFL_CPU_KERNEL(conv_relu_pool)(p, begin, end, scratch.data());
-                              });
+  torch::stable::parallel_for(
+      0, s.clients * s.samples, grain(4 * s.outputs * products(s)), [&](int64_t begin, int64_t end) {
+        std::vector<double> scratch(conv_padded_sample(s) + conv_packed_weights(s) + kConvCacheLine);
+        PFL_CPU_KERNEL(conv_relu_pool)(p, begin, end, scratch.data());
+      });
 }
 
 void backward(const ConvReluPoolBackward& p) {
   const ConvReluPoolSizes& s = p.sizes;
-  if (conv_is_wide(s)) {
-    return wide_backward(p);
+  if (conv_uses_winograd(s)) {
+    return winograd_backward(p);
   }
   const int64_t image = conv_padded_sample(s), grads = conv_staged_grads(s);
   if (p.grad_weight.data) {
     torch::stable::parallel_for(0, s.clients * conv_output_blocks(s), grain(kConvOutputs * s.samples * products(s)),
                                 [&](int64_t begin, int64_t end) {
-                                  std::vector<double> scratch(2 * image + grads + conv_weight_sums(s) + kConvLine);
+                                  std::vector<double> scratch(2 * image + grads + conv_weight_sums(s) + kConvCacheLine);
                                   PFL_CPU_KERNEL(conv_relu_pool_grad_weight)(p, begin, end, scratch.data());
                                 });
   }

@@ -1,40 +1,40 @@
-// CPU kernels of `conv_relu_pool_backward`, compiled once per instruction set into namespace PFL_CAPABILITY. The weight
-// gradient has the taps of a kernel's row side by side: no sum is ever split over lanes, so that every instruction set
-// and thread count gives the same bits.
+// CPU kernels of `conv_relu_pool_backward`, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes of
+// the weight gradient are the taps of a kernel row, never terms of a sum, so all instruction sets and thread counts
+// give the same bits.
 #include "conv_image.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The gradients of a sample's results in a block of output channels, 0 where ReLU cut, and the places in a channel of
-// the image where their winners' windows begin.
+// Staged gradients of a sample for a block of output channels, 0 where ReLU is inactive, with the offset in an image
+// plane of the receptive field of each maximum.
 template <class T>
 struct Grads {
   using A = accumulate_t<T>;
-  A* values;        // [pixels, kConvOutputs]
-  int32_t* places;  // [pixels, kConvOutputs]
+  A* values;         // [pixels, kConvOutputs]
+  int32_t* offsets;  // [pixels, kConvOutputs]
   int64_t pixels;
 
   Grads(const ConvReluPoolSizes& s, A* memory)
       : values(memory),
-        places(reinterpret_cast<int32_t*>(memory + s.pooled_height * s.pooled_width * kConvOutputs)),
+        offsets(reinterpret_cast<int32_t*>(memory + s.pooled_height * s.pooled_width * kConvOutputs)),
         pixels(s.pooled_height * s.pooled_width) {
   }
 
-  // twin: the distance of a second image, shifted so that there a row of taps does not cross a cache line where it
-  // does in the first one; 0 without.
+  // shifted_copy: offset of a second copy of the image. It is shifted by half a cache line, so a row of taps that
+  // crosses a cache line in one copy does not in the other; 0 without a copy.
   void read(const ConvReluPoolBackward& p, int64_t client, int64_t sample, int64_t first, int64_t count, int64_t pitch,
-            int64_t twin) {
-    if (count == kConvOutputs && p.grad.second == 1 && p.index.second == 1) {  // numbers that the compiler knows
-      read_strided(p, client, sample, first, kConvOutputs, pitch, twin, 1, 1);
+            int64_t shifted_copy) {
+    if (count == kConvOutputs && p.grad.second == 1 && p.index.second == 1) {  // compile-time sizes
+      read_strided(p, client, sample, first, kConvOutputs, pitch, shifted_copy, 1, 1);
     } else {
-      read_strided(p, client, sample, first, count, pitch, twin, p.grad.second, p.index.second);
+      read_strided(p, client, sample, first, count, pitch, shifted_copy, p.grad.second, p.index.second);
     }
   }
 
   void add_to(A* totals) const {
-    A sums[kConvOutputs];  // a copy that no pointer can reach stays in registers
+    A sums[kConvOutputs];  // a local copy that cannot be aliased stays in registers
     std::memcpy(sums, totals, sizeof sums);
     for (int64_t pixel = 0; pixel < pixels; ++pixel) {
       for (int64_t j = 0; j < kConvOutputs; ++j) {
@@ -46,8 +46,9 @@ struct Grads {
 
  private:
   inline __attribute__((always_inline)) void read_strided(const ConvReluPoolBackward& p, int64_t client, int64_t sample,
-                                                          int64_t first, int64_t count, int64_t pitch, int64_t twin,
-                                                          int64_t grad_stride, int64_t index_stride) {
+                                                          int64_t first, int64_t count, int64_t pitch,
+                                                          int64_t shifted_copy, int64_t grad_stride,
+                                                          int64_t index_stride) {
     const ConvReluPoolSizes& s = p.sizes;
     const Strided<const void*>& g = p.grad;
     const Strided<const uint8_t*>& w = p.index;
@@ -56,50 +57,50 @@ struct Grads {
     for (int64_t y = 0, at = 0; y < s.pooled_height; ++y) {
       for (int64_t x = 0; x < s.pooled_width; ++x, at += kConvOutputs) {
         read_row(grads + y * g.row + x * g.column, grad_stride, count, values + at);
-        const int64_t top = 2 * y * pitch, left = place_of(2 * x, twin), right = place_of(2 * x + 1, twin);
+        const int64_t top = 2 * y * pitch, left = offset_of(2 * x, shifted_copy),
+                      right = offset_of(2 * x + 1, shifted_copy);
         read_winners(winners + y * w.row + x * w.column, index_stride, count, static_cast<int32_t>(top + left),
-                     static_cast<int32_t>(top + right), static_cast<int32_t>(pitch), values + at, places + at);
+                     static_cast<int32_t>(top + right), static_cast<int32_t>(pitch), values + at, offsets + at);
       }
     }
   }
 
-  static int64_t place_of(int64_t column, int64_t twin) {
-    return column % kConvLine > kConvLine - kConvRowLanes ? column + twin : column;
+  static int64_t offset_of(int64_t column, int64_t shifted_copy) {
+    return column % kConvCacheLine > kConvCacheLine - kConvRowLanes ? column + shifted_copy : column;
   }
 
   static inline __attribute__((always_inline)) void read_winners(const uint8_t* winners, int64_t stride, int64_t count,
                                                                  int32_t left, int32_t right, int32_t pitch,
-                                                                 A* __restrict values, int32_t* __restrict places) {
+                                                                 A* __restrict values, int32_t* __restrict offsets) {
     for (int64_t j = 0; j < count; ++j) {
       const int32_t winner = winners[j * stride];
-      values[j] = winner >= kConvCut ? A(0) : values[j];
-      places[j] = (winner % 2 ? right : left) + (winner / 2 % 2 ? pitch : 0);
+      values[j] = winner >= kConvInactive ? A(0) : values[j];
+      offsets[j] = (winner % 2 ? right : left) + (winner / 2 % 2 ? pitch : 0);
     }
   }
 };
 
-// The sums of gradient times pixel for the k x k taps of kChannels kernels: a row of taps in the lanes of a vector, or
-// of several where vectors are short.
+// Sums of gradient * pixel for the k x k taps of kChannels kernels. A row of taps is one vector, or several short ones.
 template <class A, int kKernel, int kChannels>
 class TapSums {
  public:
-  // sums: [kKernel, kConvRowLanes] for each channel, `distance` apart.
-  static void add(const A* image, int64_t pitch, const A* grads, const int32_t* places, int64_t pixels, A* sums,
-                  int64_t distance) {
+  // sums: [kKernel, kConvRowLanes] per channel, with channel stride `stride`.
+  static void add(const A* image, int64_t pitch, const A* grads, const int32_t* offsets, int64_t pixels, A* sums,
+                  int64_t stride) {
     TapSums tile;
 #pragma GCC unroll 32
     for (int i = 0; i < kChannels * kPieces; ++i) {
-      tile.pieces_[i / kPieces][i % kPieces] = at(sums + i / kPieces * distance + i % kPieces * kLanes);
+      tile.pieces_[i / kPieces][i % kPieces] = at(sums + i / kPieces * stride + i % kPieces * kLanes);
     }
-    for (int64_t pixel = 0; pixel < pixels; ++pixel, grads += kConvOutputs, places += kConvOutputs) {
+    for (int64_t pixel = 0; pixel < pixels; ++pixel, grads += kConvOutputs, offsets += kConvOutputs) {
 #pragma GCC unroll 2
       for (int channel = 0; channel < kChannels; ++channel) {
-        tile.add_pixel(channel, image + places[channel], pitch, grads[channel]);
+        tile.add_pixel(channel, image + offsets[channel], pitch, grads[channel]);
       }
     }
 #pragma GCC unroll 32
     for (int i = 0; i < kChannels * kPieces; ++i) {
-      at(sums + i / kPieces * distance + i % kPieces * kLanes) = tile.pieces_[i / kPieces][i % kPieces];
+      at(sums + i / kPieces * stride + i % kPieces * kLanes) = tile.pieces_[i / kPieces][i % kPieces];
     }
   }
 
@@ -125,7 +126,7 @@ class TapSums {
   Piece pieces_[kChannels][kPieces];
 };
 
-// One block of output channels of one client.
+// Gradients of the weights and biases of one block of output channels of one client.
 template <class T, int kKernel>
 class WeightGradient {
  public:
@@ -137,20 +138,21 @@ class WeightGradient {
         image_(s_, aligned<A>(scratch)),
         grads_(s_, image_.values + 2 * conv_padded_sample(s_)),
         taps_(grads_.values + conv_staged_grads(s_)),
-        twin_(conv_padded_sample(s_) - kConvRowLanes),
-        distance_(s_.channels * kKernel * kConvRowLanes),
-        bias_(taps_ + kConvOutputs * distance_) {
+        shifted_copy_(conv_padded_sample(s_) - kConvRowLanes),
+        stride_(s_.channels * kKernel * kConvRowLanes),
+        bias_(taps_ + kConvOutputs * stride_) {
   }
 
   void run(int64_t client, int64_t first) {
-    const int64_t count = least(kConvOutputs, s_.outputs - first);
+    const int64_t count = min(kConvOutputs, s_.outputs - first);
     for (int64_t i = 0; i < conv_weight_sums(s_); ++i) {
       taps_[i] = A(0);
     }
     for (int64_t sample = 0; sample < s_.samples; ++sample) {
       image_.template read<T>(s_, p_.x, client, sample);
-      std::memcpy(image_.values + twin_, image_.values, static_cast<size_t>(s_.channels * image_.plane) * sizeof(A));
-      grads_.read(p_, client, sample, first, count, image_.pitch, twin_);
+      std::memcpy(image_.values + shifted_copy_, image_.values,
+                  static_cast<size_t>(s_.channels * image_.plane) * sizeof(A));
+      grads_.read(p_, client, sample, first, count, image_.pitch, shifted_copy_);
       add_sample(count);
     }
     write(client, first, count);
@@ -158,7 +160,7 @@ class WeightGradient {
 
  private:
 #if defined(__AVX2__)
-  static constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // whose sums fit into registers
+  static constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // output channels whose sums fit into registers
 #else
   static constexpr int kChannels = 1;
 #endif
@@ -169,8 +171,8 @@ class WeightGradient {
       const A* plane = image_.values + channel * image_.plane;
       A* sums = taps_ + channel * kKernel * kConvRowLanes;
       for (int64_t j = 0; j < count; j += kChannels) {
-        TapSums<A, kKernel, kChannels>::add(plane, image_.pitch, grads_.values + j, grads_.places + j, grads_.pixels,
-                                            sums + j * distance_, distance_);
+        TapSums<A, kKernel, kChannels>::add(plane, image_.pitch, grads_.values + j, grads_.offsets + j, grads_.pixels,
+                                            sums + j * stride_, stride_);
       }
     }
   }
@@ -180,7 +182,7 @@ class WeightGradient {
     const Strided<void*>& w = p_.grad_weight;
     for (int64_t j = 0; j < count; ++j) {
       T* to = static_cast<T*>(w.data) + client * w.client + (first + j) * w.first;
-      const A* row = taps_ + j * distance_;
+      const A* row = taps_ + j * stride_;
       for (int64_t channel = 0; channel < s_.channels; ++channel) {
         for (int64_t y = 0; y < kKernel; ++y, row += kConvRowLanes) {
           write_row(row, kKernel, w.column, to + channel * w.second + y * w.row);
@@ -193,9 +195,9 @@ class WeightGradient {
   const ConvReluPoolSizes& s_;
   Image<A> image_;
   Grads<T> grads_;
-  A* taps_;       // [kConvOutputs, channels, kKernel, kConvRowLanes]
-  int64_t twin_;  // half a cache line off a whole number of them
-  int64_t distance_;
+  A* taps_;               // [kConvOutputs, channels, kKernel, kConvRowLanes]
+  int64_t shifted_copy_;  // offset of the shifted copy: half a cache line off a multiple of a line
+  int64_t stride_;
   A* bias_;  // [kConvOutputs]
 };
 
@@ -208,7 +210,7 @@ void grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, doub
   }
 }
 
-// One sample: each result's gradient times its kernel goes to the window that won.
+// Gradient of one sample: adds gradient * kernel at the receptive field of each maximum.
 template <class T, int kKernel>
 class InputGradient {
  public:
@@ -227,12 +229,12 @@ class InputGradient {
       image_.values[i] = A(0);
     }
     for (int64_t first = 0; first < s_.outputs; first += kConvOutputs) {
-      const int64_t count = least(kConvOutputs, s_.outputs - first);
+      const int64_t count = min(kConvOutputs, s_.outputs - first);
       grads_.read(p_, client, sample, first, count, image_.pitch, 0);
       for (int64_t pixel = 0; pixel < grads_.pixels; ++pixel) {
         for (int64_t j = 0; j < count; ++j) {
           const int64_t at = pixel * kConvOutputs + j;
-          add_kernel(first + j, image_.values + grads_.places[at], grads_.values[at]);
+          add_kernel(first + j, image_.values + grads_.offsets[at], grads_.values[at]);
         }
       }
     }
@@ -287,7 +289,7 @@ struct Constant {
   static constexpr int value = kValue;
 };
 
-// Calls use(constant) for the size of the kernel.
+// Calls use(Constant<kernel>).
 template <class Use>
 void with_kernel(int64_t kernel, Use use) {
   switch (kernel) {

@@ -1,24 +1,23 @@
-// CPU kernel of `conv_relu_pool`, compiled once per instruction set into namespace PFL_CAPABILITY. Output channels are
-// computed side by side: no sum is ever split over lanes, so that every instruction set and thread count gives the same
-// bits.
+// CPU kernel of `conv_relu_pool`, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes lie across
+// output channels, never along a sum, so all instruction sets and thread counts give the same bits.
 #include "conv_image.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Pooling windows side by side: as many as registers hold.
+// Neighbouring pooling windows per register tile.
 #if defined(__AVX512F__)
 constexpr int kWindows = 2;
 #else
 constexpr int kWindows = 1;
 #endif
 
-// A client's biases and kernels: for each tap all output channels, and zeros up to a whole number of vectors.
+// Packed biases and kernels of a client: for each tap all output channels, zero-padded to whole vectors.
 template <class A>
 struct Weights {
   A *bias, *taps;
-  int64_t pitch;  // distance of taps
+  int64_t pitch;  // stride of taps
 
   Weights(const ConvReluPoolSizes& s, A* memory)
       : bias(memory), taps(memory + conv_round_up(s.outputs, kConvOutputs)), pitch(taps - bias) {
@@ -39,20 +38,20 @@ struct Weights {
   }
 };
 
-// The sums of kAcross pooling windows side by side, four pixels each, for kVectors vectors of channels.
-template <class A, int kVectors, int kAcross>
+// Sums of kTileWindows neighbouring pooling windows, four pixels each, for kVectors vectors of channels.
+template <class A, int kVectors, int kTileWindows>
 struct Tile {
   using Vector = typename Lanes<A>::Vector;
   static constexpr int64_t kChannels = kVectors * Lanes<A>::kCount;
-  Vector sums[2][2 * kAcross][kVectors];
+  Vector sums[2][2 * kTileWindows][kVectors];
 
   inline __attribute__((always_inline)) void start(const A* bias) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       const Vector value = Lanes<A>::load(bias + v * Lanes<A>::kCount);
 #pragma GCC unroll 8
-      for (int pixel = 0; pixel < 4 * kAcross; ++pixel) {
-        sums[pixel / (2 * kAcross)][pixel % (2 * kAcross)][v] = value;
+      for (int pixel = 0; pixel < 4 * kTileWindows; ++pixel) {
+        sums[pixel / (2 * kTileWindows)][pixel % (2 * kTileWindows)][v] = value;
       }
     }
   }
@@ -66,7 +65,7 @@ struct Tile {
 #pragma GCC unroll 2
     for (int y = 0; y < 2; ++y) {
 #pragma GCC unroll 4
-      for (int x = 0; x < 2 * kAcross; ++x) {
+      for (int x = 0; x < 2 * kTileWindows; ++x) {
         const A pixel = pixels[y * pitch + x];
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
@@ -84,11 +83,11 @@ struct Tile {
     for (int v = 0; v < kVectors; ++v) {
       const Vector four[4] = {sums[0][2 * window][v], sums[0][2 * window + 1][v], sums[1][2 * window][v],
                               sums[1][2 * window + 1][v]};
-      const Winners<A> won(four);
-      Lanes<A>::store(won.values, values + v * Lanes<A>::kCount);
-      std::memcpy(winners + v * Lanes<A>::kCount, &won.index, sizeof won.index);
+      const WindowMax<A> pooled(four);
+      Lanes<A>::store(pooled.values, values + v * Lanes<A>::kCount);
+      std::memcpy(winners + v * Lanes<A>::kCount, &pooled.index, sizeof pooled.index);
     }
-    if (count == kChannels) {  // a size that the compiler knows
+    if (count == kChannels) {  // compile-time size
       narrow(values, kChannels, out);
       std::memcpy(index, winners, kChannels);
     } else {
@@ -98,7 +97,7 @@ struct Tile {
   }
 };
 
-// The results of one sample for the channels from `first` on, at most kVectors vectors of them.
+// Results of one sample for at most kVectors vectors of output channels from `first` on.
 template <class T, int kVectors>
 class Convolution {
  public:
@@ -111,7 +110,7 @@ class Convolution {
         bias_(weights.bias + first),
         taps_(weights.taps + first),
         tap_pitch_(weights.pitch),
-        count_(least(kVectors * Lanes<A>::kCount, sizes.outputs - first)),
+        count_(min(kVectors * Lanes<A>::kCount, sizes.outputs - first)),
         out_(out + first),
         index_(index + first) {
   }
@@ -129,9 +128,9 @@ class Convolution {
   }
 
  private:
-  template <int kAcross>
+  template <int kTileWindows>
   void windows(int64_t y, int64_t x) const {
-    Tile<A, kVectors, kAcross> tile;
+    Tile<A, kVectors, kTileWindows> tile;
     tile.start(bias_);
     const A* weights = taps_;
     for (int64_t channel = 0; channel < s_.channels; ++channel) {
@@ -143,7 +142,7 @@ class Convolution {
       }
     }
 #pragma GCC unroll 2
-    for (int window = 0; window < kAcross; ++window) {
+    for (int window = 0; window < kTileWindows; ++window) {
       const int64_t at = (y * s_.pooled_width + x + window) * s_.outputs;
       tile.finish(window, count_, out_ + at, index_ + at);
     }

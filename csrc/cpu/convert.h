@@ -1,6 +1,6 @@
-// Rows of any floating type as rows of the type sums are kept in: double for double, float for the rest.
-// Everything here is in an unnamed namespace on purpose: these files are compiled once per instruction set, and a
-// shared inline function would let the linker hand AVX code to a processor that has none.
+// Conversion of rows between any floating type and its accumulation type: double for double, float for the others.
+// Everything here is in an unnamed namespace: these files are compiled once per instruction set, and the linker might
+// pick the AVX copy of a shared inline function for a processor without AVX.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct Accumulate<double> {
 template <class T>
 using accumulate_t = typename Accumulate<T>::type;
 
-// Calls use(value of the type) for the type a kernel was asked for: the one place that turns a number into a type.
+// Dispatches on dtype: calls use(T{}) with the C++ type T.
 template <class Use>
 void with_type(Float dtype, Use use) {
   switch (dtype) {
@@ -63,7 +63,7 @@ inline float to_float(BFloat16 value) {
   return float_of(static_cast<uint32_t>(value.bits) << 16);
 }
 
-// Round to nearest even; NaN stays NaN, as a quiet one.
+// Rounds to nearest even; NaN becomes a quiet NaN.
 inline BFloat16 to_bfloat16(float value) {
   const uint32_t bits = bits_of(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
@@ -74,7 +74,7 @@ inline BFloat16 to_bfloat16(float value) {
 inline float to_float(Half value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t magnitude = value.bits & 0x7fffu;
-  // Shifted into place the exponent is 112 too small; multiplying by 2^112 mends it, subnormals included.
+  // The shifted exponent is 112 too small; multiplying by 2^112 corrects it, also for subnormals.
   const uint32_t scaled = bits_of(float_of(magnitude << 13) * 0x1p112f);
   const uint32_t special = (magnitude << 13) | 0x7f800000u;  // infinity and NaN keep their payload
   return float_of(sign | (magnitude >= 0x7c00u ? special : scaled));
@@ -89,7 +89,7 @@ inline Half to_half(float value) {
     half = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
   } else if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
     half = 0x7c00u;
-  } else if (magnitude < 0x38800000u) {  // subnormal: the sum with 0.5 puts the rounded mantissa into the low bits
+  } else if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 rounds the mantissa into the low bits
     half = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u;
   } else {
     half = (magnitude + 0xc8000fffu + ((magnitude >> 13) & 1u)) >> 13;  // rebias by 112, round to even
@@ -97,7 +97,7 @@ inline Half to_half(float value) {
   return {static_cast<uint16_t>(sign | half)};
 }
 
-// The row itself where it already has the right type, else its values written to the buffer.
+// Returns the row itself if it has the accumulation type, else the buffer with the converted values.
 inline const double* widen(const double* row, int64_t, double*) {
   return row;
 }
@@ -145,7 +145,7 @@ inline void narrow(const float* __restrict values, int64_t count, Half* __restri
   }
 }
 
-// NaN and infinity have all exponent bits set; an integer test vectorises and no fast-math flag can remove it.
+// NaN and infinity have all exponent bits set. The integer test vectorises, and fast-math flags cannot remove it.
 inline int64_t count_nonfinite(const float* row, int64_t count) {
   uint32_t found = 0;
   for (int64_t j = 0; j < count; ++j) {

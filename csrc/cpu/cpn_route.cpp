@@ -1,4 +1,4 @@
-// `cpn_route` on CPU tensors: how the rows are dealt to threads. The arithmetic is in cpn_route_kernel.cpp.
+// `cpn_route` on CPU tensors: splits the rows over threads. The kernels are in cpn_route_kernel.cpp.
 #include "cpn_route.h"
 
 #include <torch/csrc/stable/library.h>
@@ -8,13 +8,13 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kFeaturesPerThread = 1 << 14;  // below which waking a thread costs more than it saves
+constexpr int64_t kFeaturesPerThread = 1 << 14;  // with fewer, waking a thread costs more than it saves
 
 int64_t grain_of(int64_t features_per_item) {
   return std::max<int64_t>(1, kFeaturesPerThread / std::max<int64_t>(1, features_per_item));
 }
 
-// Few rows stay together, as in the papers' batches of 10; of many, enough parts for the threads there may be.
+// Small batches, such as the usual 10 rows, are one part; large batches have enough parts for all threads.
 int64_t rows_per_part(int64_t rows) {
   return rows <= 16 ? 16 : 8;
 }

@@ -1,6 +1,6 @@
 // CPU kernels of `cpn_route`, compiled once per instruction set into namespace PFL_CAPABILITY. A row is read from
-// memory once: its mean, its variance and what follows find it in cache. Sums over a row are kept in a fixed number of
-// lanes, so that every instruction set and thread count gives the same bits.
+// memory once; mean, variance and all later steps find it in cache. Sums over a row have a fixed number of lanes, so
+// all instruction sets and thread counts give the same bits.
 #include "cpn_route_kernel.h"
 
 #include "cpn_policy.h"
@@ -10,7 +10,7 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-constexpr int64_t kLanes = 32;  // divides kRowTile, so that tiles do not change which lane a column belongs to
+constexpr int64_t kLanes = 32;  // divides kRowTile, so the lane of a column does not depend on the tiles
 
 template <class A>
 struct Lanes {
@@ -26,10 +26,10 @@ struct Lanes {
   }
 };
 
-// lanes += term(j) for j < count.
+// Adds term(j) for j < count to lane j % kLanes.
 template <class A, class Term>
 inline void add_terms(Lanes<A>& lanes, int64_t count, Term term) {
-  A sums[kLanes];  // a copy that no pointer can reach stays in registers
+  A sums[kLanes];  // a local copy that cannot be aliased stays in registers
   for (int64_t lane = 0; lane < kLanes; ++lane) {
     sums[lane] = lanes.sums[lane];
   }
@@ -51,7 +51,7 @@ template <class T>
 RowStats<accumulate_t<T>> row_stats(const T* row, int64_t width, double eps) {
   using A = accumulate_t<T>;
   A buffer[sizeof(T) < sizeof(A) ? kRowTile : 1];
-  // Differences from the first value: a row of equal values has exactly that mean and no variance.
+  // Sums differences from the first value: a row of equal values has exactly that mean and variance 0.
   const A shift = *widen(row, 1, buffer);
   Lanes<A> sum, square;
   for (int64_t j = 0; j < width; j += kRowTile) {
@@ -63,10 +63,10 @@ RowStats<accumulate_t<T>> row_stats(const T* row, int64_t width, double eps) {
     const A* x = widen(row + j, tile_count(width, j), buffer);
     add_terms(square, tile_count(width, j), [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
   }
-  return {mean, inverse_root(square.total() / static_cast<A>(width) + static_cast<A>(eps))};
+  return {mean, inverse_sqrt(square.total() / static_cast<A>(width) + static_cast<A>(eps))};
 }
 
-// A tile of each half of a row, and of its gamma and beta, in the type sums are kept in.
+// A tile of both halves of a row and of its gamma and beta, in the accumulation type.
 template <class A>
 struct Logits {
   const A *a0, *a1, *gamma0, *gamma1, *beta0, *beta1, *noise;
@@ -118,15 +118,15 @@ void split(const Logits<A>& logits, const RowStats<A>& stats, const A* __restric
   const A *a0 = logits.a0, *a1 = logits.a1, *noise = logits.noise;
   const A *gamma0 = logits.gamma0, *gamma1 = logits.gamma1, *beta0 = logits.beta0, *beta1 = logits.beta1;
   for (int64_t j = 0; j < count; ++j) {
-    const A y0 = rectified(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
-    const A y1 = rectified(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
+    const A y0 = relu(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
+    const A y1 = relu(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
     const Shares<A> share = shares_of((kNoise ? (y0 - y1) + noise[j] : y0 - y1) * scale);
     global_part[j] = share.global * h[j];
     personal_part[j] = share.personal * h[j];
   }
 }
 
-// dz0, dz1: gradients behind the ReLU.
+// dz0, dz1: gradients of the ReLU's input.
 template <bool kNoise, class A>
 void split_backward(const Logits<A>& logits, const RowStats<A>& stats, const A* __restrict h,
                     const A* __restrict grad_global, const A* __restrict grad_personal, A scale, int64_t count,
@@ -134,8 +134,8 @@ void split_backward(const Logits<A>& logits, const RowStats<A>& stats, const A* 
   const A *a0 = logits.a0, *a1 = logits.a1, *noise = logits.noise;
   const A *gamma0 = logits.gamma0, *gamma1 = logits.gamma1, *beta0 = logits.beta0, *beta1 = logits.beta1;
   for (int64_t j = 0; j < count; ++j) {
-    const A y0 = rectified(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
-    const A y1 = rectified(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
+    const A y0 = relu(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
+    const A y1 = relu(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
     const Shares<A> share = shares_of((kNoise ? (y0 - y1) + noise[j] : y0 - y1) * scale);
     const A d = pair_gradient(share, scale, h[j], grad_global[j], grad_personal[j]);
     grad_h[j] = share.global * grad_global[j] + share.personal * grad_personal[j];
@@ -144,7 +144,7 @@ void split_backward(const Logits<A>& logits, const RowStats<A>& stats, const A* 
   }
 }
 
-// Adds to the sums for gamma and beta and turns dz into the gradient of the normalized logits.
+// Adds to the gamma and beta sums and replaces dz by the gradient of the normalized logits.
 template <class A>
 void affine_backward(const A* __restrict a, const A* __restrict gamma, const RowStats<A>& stats, int64_t count,
                      A* __restrict dz, A* __restrict grad_gamma, A* __restrict grad_beta) {
@@ -191,7 +191,7 @@ void forward(const CpnRouteForward& p, int64_t begin, int64_t end) {
   }
 }
 
-// dx [2K]: scratch. gamma_sum, beta_sum [2K]: added to.
+// dx [2K]: scratch. gamma_sum, beta_sum [2K]: incremented.
 template <class T, bool kNoise>
 void backward_row(const CpnRouteBackward& p, int64_t row, accumulate_t<T>* dx, accumulate_t<T>* gamma_sum,
                   accumulate_t<T>* beta_sum) {
@@ -252,7 +252,7 @@ void backward(const CpnRouteBackward& p, int64_t begin, int64_t end, double* scr
   }
 }
 
-// out = the parts [parts, width] added up in their order.
+// out = sum of parts [count, width] in their order.
 template <class T>
 void add_parts(const accumulate_t<T>* parts, int64_t count, int64_t width, T* out) {
   using A = accumulate_t<T>;
@@ -277,7 +277,7 @@ template <class T>
 void dispatch(const CpnRouteBackward& p, int64_t begin, int64_t end, double* scratch) {
   p.inputs.route.seeds ? backward<T, true>(p, begin, end, scratch) : backward<T, false>(p, begin, end, scratch);
 }
-// Without scratch: what follows the parts.
+// Overload without scratch: adds up the parts.
 template <class T>
 void dispatch(const CpnRouteBackward& p, int64_t begin, int64_t end) {
   using A = accumulate_t<T>;

@@ -1,4 +1,4 @@
-// `distill_losses` on CPU tensors: how the work is dealt to threads. The arithmetic is in distill_losses_kernel.cpp.
+// `distill_losses` on CPU tensors: splits the work over threads. The kernels are in distill_losses_kernel.cpp.
 #include "distill_losses.h"
 
 #include <torch/csrc/stable/library.h>
@@ -8,13 +8,13 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kLogitsPerThread = 1 << 13;  // below that, waking a thread costs more than it saves
+constexpr int64_t kLogitsPerThread = 1 << 13;  // with fewer, waking a thread costs more than it saves
 
 int64_t grain(int64_t logits) {
   return std::max<int64_t>(1, kLogitsPerThread / std::max<int64_t>(1, logits));
 }
 
-// The means, from partial sums added in the order of the parts.
+// Computes the means; partial sums are added in the order of the parts.
 template <class A>
 void finish(const DistillForward& p) {
   const int64_t parts = distill_parts(p.in.rows);

@@ -1,5 +1,5 @@
-// CPU kernels of `distill_losses`, compiled once per instruction set into namespace PFL_CAPABILITY. Sums have a fixed
-// number of lanes, the number of threads CUDA gives a row: the same bits there and for every vector width.
+// CPU kernels of `distill_losses`, compiled once per instruction set into namespace PFL_CAPABILITY. Sums have as many
+// lanes as CUDA uses threads per row, so CUDA and every vector width give the same bits.
 #include "distill_losses_kernel.h"
 
 #include "convert.h"
@@ -10,7 +10,7 @@ namespace PFL_CAPABILITY {
 namespace {
 
 constexpr int64_t kLanes = kDistillLanes;
-constexpr int64_t kTile = 256;  // classes worked on at once; a multiple of kLanes
+constexpr int64_t kTile = 256;  // classes per tile; a multiple of kLanes
 
 template <class A>
 using Lanes = A[kLanes];
@@ -25,7 +25,7 @@ A reduce(Lanes<A>& lanes) {
   return lanes[0];
 }
 
-// Runs over whole groups of lanes: what pads the last group adds zeros.
+// Adds whole groups of lanes; the last group is zero-padded.
 template <class A>
 void add(Lanes<A>& __restrict lanes, const A* __restrict x, int64_t padded) {
   for (int64_t j = 0; j < padded; j += kLanes) {
@@ -45,24 +45,24 @@ void add_products(Lanes<A>& __restrict lanes, const A* __restrict x, const A* __
 }
 
 template <class A>
-A largest(const A* __restrict x, int64_t padded, A least) {
+A tile_max(const A* __restrict x, int64_t padded, A initial) {
   Lanes<A> lanes;
   for (int64_t lane = 0; lane < kLanes; ++lane) {
-    lanes[lane] = least;
+    lanes[lane] = initial;
   }
   for (int64_t j = 0; j < padded; j += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       lanes[lane] = x[j + lane] > lanes[lane] ? x[j + lane] : lanes[lane];
     }
   }
-  A most = least;
+  A max = initial;
   for (int64_t lane = 0; lane < kLanes; ++lane) {
-    most = lanes[lane] > most ? lanes[lane] : most;
+    max = lanes[lane] > max ? lanes[lane] : max;
   }
-  return most;
+  return max;
 }
 
-// d = y - max, e = exp(d); zeros where the last group of lanes is padded.
+// d = y - max, e = exp(d); the padding of the last group of lanes is set to 0.
 template <class A>
 void exponentials(A* __restrict d, A* __restrict e, A max, int64_t count, int64_t padded) {
   for (int64_t j = 0; j < padded; ++j) {
@@ -83,7 +83,7 @@ void subtract(const A* __restrict x, const A* __restrict y, int64_t padded, A* _
   }
 }
 
-// log_of is for numbers; NaN stays NaN.
+// log_of does not handle NaN; sum - sum restores it.
 template <class A>
 A log_of_sum(A sum) {
   return log_of(sum) + (sum - sum);
@@ -91,7 +91,7 @@ A log_of_sum(A sum) {
 
 enum Logits : int { kG = 0, kP = 1, kU = 2 };
 
-// One row of the three logits: maxima and sums after measure(), then tiles of d, e and q.
+// One row of the three logits: measure() computes maxima and sums, tile() the d, e and q of one tile.
 template <class T>
 struct Row {
   using A = accumulate_t<T>;
@@ -99,7 +99,7 @@ struct Row {
   const T* y[3];
   A max[3], s[3], u, x_g, x_p;
   A d[3][kTile], e[3][kTile], q[kTile];
-  int64_t count, padded;  // of the tile
+  int64_t count, padded;  // values of the tile, without and with padding
 
   explicit Row(const DistillInputs& inputs) : in(inputs) {
   }
@@ -111,7 +111,7 @@ struct Row {
     for (int64_t begin = 0; begin < in.classes; begin += kTile) {
       read(begin);
       for (int k = 0; k < 3; ++k) {
-        max[k] = largest(d[k], padded, begin == 0 ? d[k][0] : max[k]);
+        max[k] = tile_max(d[k], padded, begin == 0 ? d[k][0] : max[k]);
       }
     }
     Lanes<A> s_lanes[3] = {}, u_lanes = {}, x_g_lanes = {}, x_p_lanes = {};
@@ -135,7 +135,7 @@ struct Row {
     x_p = reduce(x_p_lanes);
   }
 
-  // The tile that begins here, ready for the gradients; a row of one tile still is from measure().
+  // Computes the tile from class `begin` on for the gradients; a row with one tile still holds it from measure().
   void tile(int64_t begin) {
     if (in.classes > kTile) {
       read(begin);
@@ -151,7 +151,7 @@ struct Row {
   }
 
  private:
-  // Values of the tile, not yet shifted; the last group of lanes is filled up with its first value.
+  // Reads the logits of a tile into d; pads the last group of lanes with the first value of the tile.
   void read(int64_t begin) {
     count = in.classes - begin < kTile ? in.classes - begin : kTile;
     padded = (count + kLanes - 1) / kLanes * kLanes;
@@ -200,16 +200,16 @@ void forward(const DistillForward& p, int64_t begin, int64_t end) {
   }
 }
 
-// What the gradients of one row need besides d, e and q.
+// Coefficients of the gradients of one row.
 template <class A>
-struct Slopes {
-  A gce, lce, ent, dis;               // cotangents over the number of rows
+struct Coefficients {
+  A gce, lce, ent, dis;               // gradients of the losses divided by the number of rows
   A inverse_g, inverse_p, inverse_u;  // 1 / S
   A mean_g, mean_p, mean_u;           // X_g / S_g, X_p / S_p, U / S_u
 };
 
 template <class A>
-void gradients_g(const Slopes<A>& c, const A* __restrict e_g, const A* __restrict e_p, const A* __restrict q,
+void gradients_g(const Coefficients<A>& c, const A* __restrict e_g, const A* __restrict e_p, const A* __restrict q,
                  int64_t padded, A* __restrict out) {
   for (int64_t j = 0; j < padded; ++j) {
     const A g = e_g[j] * c.inverse_g, p = e_p[j] * c.inverse_p;
@@ -218,7 +218,7 @@ void gradients_g(const Slopes<A>& c, const A* __restrict e_g, const A* __restric
 }
 
 template <class A>
-void gradients_p(const Slopes<A>& c, const A* __restrict e_g, const A* __restrict e_p, const A* __restrict q,
+void gradients_p(const Coefficients<A>& c, const A* __restrict e_g, const A* __restrict e_p, const A* __restrict q,
                  int64_t padded, A* __restrict out) {
   for (int64_t j = 0; j < padded; ++j) {
     const A g = e_g[j] * c.inverse_g, p = e_p[j] * c.inverse_p;
@@ -227,7 +227,7 @@ void gradients_p(const Slopes<A>& c, const A* __restrict e_g, const A* __restric
 }
 
 template <class A>
-void gradients_u(const Slopes<A>& c, const A* __restrict e_u, const A* __restrict d_u, int64_t padded,
+void gradients_u(const Coefficients<A>& c, const A* __restrict e_u, const A* __restrict d_u, int64_t padded,
                  A* __restrict out) {
   for (int64_t j = 0; j < padded; ++j) {
     out[j] = c.ent * ((e_u[j] * c.inverse_u) * (d_u[j] - c.mean_u));
@@ -245,9 +245,9 @@ void backward(const DistillBackward& p, int64_t begin, int64_t end) {
       return static_cast<const A*>(p.grads[term])[at / p.in.rows] * inverse_rows;
     };
     row.measure(at);
-    const Slopes<A> c = {cotangent(0),        cotangent(1),     cotangent(2),     cotangent(3),
-                         A(1) / row.s[kG],    A(1) / row.s[kP], A(1) / row.s[kU], row.x_g / row.s[kG],
-                         row.x_p / row.s[kP], row.u / row.s[kU]};
+    const Coefficients<A> c = {cotangent(0),        cotangent(1),     cotangent(2),     cotangent(3),
+                               A(1) / row.s[kG],    A(1) / row.s[kP], A(1) / row.s[kU], row.x_g / row.s[kG],
+                               row.x_p / row.s[kP], row.u / row.s[kU]};
     for (int64_t first = 0; first < p.in.classes; first += kTile) {
       row.tile(first);
       const int64_t offset = at * p.in.classes + first;

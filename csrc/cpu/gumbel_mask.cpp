@@ -1,4 +1,4 @@
-// `gumbel_mask` on CPU tensors: how the work is dealt to threads. The arithmetic is in gumbel_mask_kernel.cpp.
+// `gumbel_mask` on CPU tensors: splits the work over threads. The kernels are in gumbel_mask_kernel.cpp.
 #include "gumbel_mask.h"
 
 #include <torch/csrc/stable/library.h>
@@ -6,7 +6,7 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kTilesPerThread = 32;  // below that, waking a thread costs more than it saves
+constexpr int64_t kTilesPerThread = 32;  // with fewer, waking a thread costs more than it saves
 
 template <class Problem>
 void run(void (*kernel)(const Problem&, int64_t, int64_t), const Problem& problem) {

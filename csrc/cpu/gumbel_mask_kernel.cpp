@@ -1,5 +1,5 @@
-// CPU kernels of `gumbel_mask`, compiled once per instruction set into namespace PFL_CAPABILITY. One tile of values at
-// a time, one simple loop per step, so that every step is vectorised.
+// CPU kernels of `gumbel_mask`, compiled once per instruction set into namespace PFL_CAPABILITY. Each step is one
+// simple loop over a tile, so the compiler vectorises every step.
 #include "gumbel_mask_kernel.h"
 
 #include "convert.h"
@@ -12,10 +12,10 @@ namespace {
 
 constexpr int64_t kTile = kGumbelTile;
 
-// A run of at most kTile values of one client.
+// At most kTile values of one client.
 struct Tile {
   int64_t client;
-  int64_t begin;  // in the client
+  int64_t begin;  // offset in the client's values
   int64_t count;
 };
 
@@ -26,7 +26,7 @@ Tile find_tile(const GumbelMask& mask, int64_t index) {
   return {index / per_client, begin, left < kTile ? left : kTile};
 }
 
-// Where to write values of the type sums are kept in: the row itself if it has that type, else the buffer.
+// Where results in the accumulation type are written: the row itself if it has that type, else the buffer.
 inline double* stage(double* row, double*) {
   return row;
 }
@@ -37,7 +37,7 @@ template <class T>
 float* stage(T*, float* buffer) {
   return buffer;
 }
-// Rounds what was written to the buffer.
+// Rounds the buffer to the type of the row.
 inline void unstage(const double*, int64_t, double*) {
 }
 inline void unstage(const float*, int64_t, float*) {
@@ -56,19 +56,19 @@ void add_logistic_noise(const A* __restrict logits, const float* __restrict unif
 }
 
 template <class A>
-void soften(const A* __restrict noisy, A inverse_tau, int64_t count, A* __restrict soft) {
+void soft_mask(const A* __restrict noisy, A inverse_tau, int64_t count, A* __restrict soft) {
   for (int64_t j = 0; j < count; ++j) {
     soft[j] = sigmoid_of(noisy[j] * inverse_tau);
   }
 }
 
 template <class A>
-void split_hard(const A* __restrict z, const A* __restrict noisy, A cut, int64_t count, A* __restrict selected,
-                A* __restrict rest) {
+void split_hard(const A* __restrict z, const A* __restrict noisy, A logit_threshold, int64_t count,
+                A* __restrict selected, A* __restrict rest) {
   for (int64_t j = 0; j < count; ++j) {
-    const bool takes = noisy[j] >= cut;
-    selected[j] = takes ? z[j] : A(0);
-    rest[j] = takes ? A(0) : z[j];
+    const bool selects = noisy[j] >= logit_threshold;
+    selected[j] = selects ? z[j] : A(0);
+    rest[j] = selects ? A(0) : z[j];
   }
 }
 
@@ -82,10 +82,10 @@ void split_soft(const A* __restrict z, const A* __restrict soft, int64_t count, 
 }
 
 template <class A>
-void choose_hard(const A* __restrict g_selected, const A* __restrict g_rest, const A* __restrict noisy, A cut,
-                 int64_t count, A* __restrict grad_z) {
+void choose_hard(const A* __restrict g_selected, const A* __restrict g_rest, const A* __restrict noisy,
+                 A logit_threshold, int64_t count, A* __restrict grad_z) {
   for (int64_t j = 0; j < count; ++j) {
-    grad_z[j] = noisy[j] >= cut ? g_selected[j] : g_rest[j];
+    grad_z[j] = noisy[j] >= logit_threshold ? g_selected[j] : g_rest[j];
   }
 }
 
@@ -98,15 +98,15 @@ void blend_soft(const A* __restrict g_selected, const A* __restrict g_rest, cons
 }
 
 template <class A>
-void through_the_mask(const A* __restrict g_selected, const A* __restrict g_rest, const A* __restrict z,
-                      const A* __restrict soft, A inverse_tau, int64_t count, A* __restrict grad_logits) {
+void mask_gradient(const A* __restrict g_selected, const A* __restrict g_rest, const A* __restrict z,
+                   const A* __restrict soft, A inverse_tau, int64_t count, A* __restrict grad_logits) {
   for (int64_t j = 0; j < count; ++j) {
-    const A slope = soft[j] * (A(1) - soft[j]) * inverse_tau;
-    grad_logits[j] = slope * (z[j] * (g_selected[j] - g_rest[j]));
+    const A derivative = soft[j] * (A(1) - soft[j]) * inverse_tau;
+    grad_logits[j] = derivative * (z[j] * (g_selected[j] - g_rest[j]));
   }
 }
 
-// The tile of z and the tile of logits + noise, from buffers that live as long as this.
+// A tile of z and of logits + noise, with the buffers they may point to.
 template <class T>
 struct Inputs {
   using A = accumulate_t<T>;
@@ -139,9 +139,9 @@ void forward(const GumbelMaskForward& p, int64_t begin, int64_t end) {
     A* const selected = stage(selected_row, selected_buffer);
     A* const rest = stage(rest_row, rest_buffer);
     if (p.mask.hard) {
-      split_hard(in.z, in.noisy, static_cast<A>(p.mask.cut), tile.count, selected, rest);
+      split_hard(in.z, in.noisy, static_cast<A>(p.mask.logit_threshold), tile.count, selected, rest);
     } else {
-      soften(in.noisy, static_cast<A>(p.mask.inverse_tau), tile.count, soft);
+      soft_mask(in.noisy, static_cast<A>(p.mask.inverse_tau), tile.count, soft);
       split_soft(in.z, soft, tile.count, selected, rest);
     }
     unstage(selected, tile.count, selected_row);
@@ -162,13 +162,13 @@ void backward(const GumbelMaskBackward& p, int64_t begin, int64_t end) {
     const A* g_rest = widen(static_cast<const T*>(p.grad_rest) + offset, tile.count, g_rest_buffer);
     A* const grad_z = stage(static_cast<T*>(p.grad_z) + offset, grad_z_buffer);
     A* const grad_logits = stage(static_cast<T*>(p.grad_logits) + offset, grad_logits_buffer);
-    soften(in.noisy, inverse_tau, tile.count, soft);
+    soft_mask(in.noisy, inverse_tau, tile.count, soft);
     if (p.mask.hard) {
-      choose_hard(g_selected, g_rest, in.noisy, static_cast<A>(p.mask.cut), tile.count, grad_z);
+      choose_hard(g_selected, g_rest, in.noisy, static_cast<A>(p.mask.logit_threshold), tile.count, grad_z);
     } else {
       blend_soft(g_selected, g_rest, soft, tile.count, grad_z);
     }
-    through_the_mask(g_selected, g_rest, in.z, soft, inverse_tau, tile.count, grad_logits);
+    mask_gradient(g_selected, g_rest, in.z, soft, inverse_tau, tile.count, grad_logits);
     unstage(grad_z, tile.count, static_cast<T*>(p.grad_z) + offset);
     unstage(grad_logits, tile.count, static_cast<T*>(p.grad_logits) + offset);
   }

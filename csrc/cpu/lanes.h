@@ -1,4 +1,4 @@
-// Vectors as wide as the instruction set's registers, for kernels that keep their sums in them.
+// SIMD vectors of the instruction set's register width, for kernels that accumulate in registers.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ constexpr int64_t kVectorBytes = 32;
 constexpr int64_t kVectorBytes = 16;
 #endif
 
-inline int64_t least(int64_t a, int64_t b) {
+inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
@@ -36,24 +36,24 @@ struct Integer<double> {
 };
 
 // a * b + c, rounded once.
-inline float fused(float a, float b, float c) {
+inline float multiply_add(float a, float b, float c) {
   return __builtin_fmaf(a, b, c);
 }
-inline double fused(double a, double b, double c) {
+inline double multiply_add(double a, double b, double c) {
   return __builtin_fma(a, b, c);
 }
 #if defined(__AVX512F__)
-inline __m512 fused(__m512 a, __m512 b, __m512 c) {
+inline __m512 multiply_add(__m512 a, __m512 b, __m512 c) {
   return _mm512_fmadd_ps(a, b, c);
 }
-inline __m512d fused(__m512d a, __m512d b, __m512d c) {
+inline __m512d multiply_add(__m512d a, __m512d b, __m512d c) {
   return _mm512_fmadd_pd(a, b, c);
 }
 #elif defined(__FMA__)
-inline __m256 fused(__m256 a, __m256 b, __m256 c) {
+inline __m256 multiply_add(__m256 a, __m256 b, __m256 c) {
   return _mm256_fmadd_ps(a, b, c);
 }
-inline __m256d fused(__m256d a, __m256d b, __m256d c) {
+inline __m256d multiply_add(__m256d a, __m256d b, __m256d c) {
   return _mm256_fmadd_pd(a, b, c);
 }
 #endif
@@ -61,7 +61,7 @@ inline __m256d fused(__m256d a, __m256d b, __m256d c) {
 template <class A>
 struct Lanes {
   static constexpr int64_t kCount = kVectorBytes / sizeof(A);
-  // A sum of products along a row always has 64 bytes of lanes, be they one register or several: the same bits.
+  // Dot products use 64 bytes of lanes on every instruction set, in kParts registers, so all give the same bits.
   static constexpr int64_t kStep = 64 / sizeof(A);
   static constexpr int kParts = kStep / kCount;
   typedef A Vector __attribute__((vector_size(kVectorBytes)));
@@ -75,9 +75,8 @@ struct Lanes {
   static inline __attribute__((always_inline)) void store(const Vector& vector, A* values) {
     *reinterpret_cast<Unaligned*>(values) = vector;
   }
-  // The value in every lane. As an integer: there are processors on which a broadcast of a floating-point number keeps
-  // a multiplier busy.
-  static inline __attribute__((always_inline)) Vector splat(const A* value) {
+  // Broadcasts the value to all lanes, as an integer: on some processors a float broadcast occupies a multiplier.
+  static inline __attribute__((always_inline)) Vector broadcast(const A* value) {
     typename Integer<A>::type bits;
     std::memcpy(&bits, value, sizeof bits);
     return reinterpret_cast<Vector>(Integers{} + bits);

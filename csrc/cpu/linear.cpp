@@ -1,5 +1,5 @@
-// `linear` and `linear_step_` on CPU tensors: how the work is dealt to threads. The arithmetic is in linear_kernel.cpp,
-// linear_grad_x_kernel.cpp and linear_grad_weight_kernel.cpp. No sum is ever split.
+// `linear` and `linear_step_` on CPU tensors: splits the work over threads, never a sum. The kernels are in
+// linear_kernel.cpp, linear_grad_x_kernel.cpp and linear_grad_weight_kernel.cpp.
 #include "linear.h"
 
 #include <torch/csrc/stable/library.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kWorkPerThread = 1 << 18;  // products below which waking a thread costs more than it saves
 
-// Calls kernel(problem, begin, end, scratch) for all blocks of all clients, each of which is `products` long.
+// Calls kernel(problem, begin, end, scratch) for all blocks of all clients; each block costs `products` products.
 template <class Problem, class Kernel>
 void run_blocks(const Problem& problem, Kernel kernel, int64_t blocks, int64_t products, int64_t scratch) {
   const LinearSizes& s = problem.sizes;

@@ -1,4 +1,4 @@
-// `linear` with lanes across the rows of x, for more of them.
+// `linear` with lanes across the rows of x, for many rows.
 #pragma once
 
 #include "linear_tiles.h"
@@ -7,15 +7,15 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The products of one client's rows with a block of its outputs, a chunk of rows at a time. An input that is zero in a
-// whole chunk, as after a ReLU many are, adds nothing to it: only the others are multiplied.
+// Products of one client's rows with the weights of a block of outputs, a chunk of rows at a time. Inputs that are zero
+// in all rows of a chunk, common after a ReLU, are skipped.
 template <class T>
-class Across {
+class LanesAcrossRows {
  public:
   using A = accumulate_t<T>;
   using L = Lanes<A>;
 
-  Across(const Linear& problem, void* scratch)
+  LanesAcrossRows(const Linear& problem, void* scratch)
       : p_(problem),
         s_(problem.sizes),
         chunks_(linear_blocks(s_.rows, kChunk)),
@@ -23,16 +23,15 @@ class Across {
         sums_(aligned<A>(scratch)),
         panel_(sums_ + chunks_ * kChunk * kBlock),
         x_(panel_ + kBlock * kDepth),
-        used_(reinterpret_cast<int32_t*>(x_ + chunks_ * kChunk * s_.inputs)),
-        begin_(used_ + chunks_ * s_.inputs) {
+        nonzero_(reinterpret_cast<int32_t*>(x_ + chunks_ * kChunk * s_.inputs)),
+        begin_(nonzero_ + chunks_ * s_.inputs) {
   }
 
-  // For each chunk its inputs that are not all zero, where those of each block begin, and their values [inputs,
-  // kChunk].
+  // Lists the nonzero inputs of each chunk and the start of each block in the list. Packs x as [inputs, kChunk].
   void read_x(int64_t client) {
     const T* rows = static_cast<const T*>(p_.x.data) + client * p_.x.client;
     for (int64_t chunk = 0; chunk < chunks_; ++chunk, rows += kChunk * p_.x.row) {
-      const int64_t count = least(kChunk, s_.rows - chunk * kChunk);
+      const int64_t count = min(kChunk, s_.rows - chunk * kChunk);
       int32_t* begin = begin_ + chunk * (blocks_ + 1);
       begin[0] = 0;
       for (int64_t block = 0; block < blocks_; ++block) {
@@ -42,17 +41,17 @@ class Across {
   }
 
   void run(int64_t client, int64_t first) {
-    const int64_t end = least(first + kLinearOutputs, s_.outputs);
+    const int64_t end = min(first + kLinearOutputs, s_.outputs);
     for (int64_t o = first; o < end; o += kBlock) {
-      run_few(client, o, least(kBlock, end - o));
+      run_few(client, o, min(kBlock, end - o));
     }
   }
 
  private:
   static constexpr int64_t kBlock = kLinearAcrossOutputs;
   static constexpr int64_t kDepth = kLinearAcrossDepth;
-  static constexpr int kAcross = 2;  // vectors in a tile's row: a shorter chunk has fewer inputs that are not all zero
-  static constexpr int64_t kChunk = kAcross * L::kCount;
+  static constexpr int kTileVectors = 2;  // short chunks have more inputs that are zero in all rows
+  static constexpr int64_t kChunk = kTileVectors * L::kCount;
   static_assert(kChunk <= kLinearChunk && kDepth % L::kCount == 0 && kBlock % L::kCount == 0);
 
   void run_few(int64_t client, int64_t first, int64_t count) {
@@ -65,7 +64,7 @@ class Across {
         add_block(block, count, weights, p_.weight.row, 0, next);
       } else {
         for (int64_t o = 0; o < count; ++o) {
-          copy_row(weights + o * p_.weight.row + begin, least(kDepth, s_.inputs - begin), 0, panel_ + o * kDepth);
+          copy_row(weights + o * p_.weight.row + begin, min(kDepth, s_.inputs - begin), 0, panel_ + o * kDepth);
         }
         add_block(block, count, panel_, kDepth, begin, next);
       }
@@ -73,25 +72,25 @@ class Across {
     finish(client, first, count);
   }
 
-  // Returns how many inputs of the block are used.
-  int64_t read_block(const T* rows, int64_t count, int64_t chunk, int64_t first, int64_t place) {
-    const int64_t depth = least(kDepth, s_.inputs - first);
-    A values[kChunk * kDepth], turned[kDepth * kChunk];
+  // Returns the number of nonzero inputs of the block.
+  int64_t read_block(const T* rows, int64_t count, int64_t chunk, int64_t first, int64_t offset) {
+    const int64_t depth = min(kDepth, s_.inputs - first);
+    A values[kChunk * kDepth], transposed[kDepth * kChunk];
     for (int64_t r = 0; r < count; ++r) {
       copy_row(rows + r * p_.x.row + first, depth, kDepth, values + r * kDepth);
     }
     std::memset(values + count * kDepth, 0, static_cast<size_t>((kChunk - count) * kDepth) * sizeof(A));
     for (int64_t r = 0; r < kChunk; r += L::kCount) {
       for (int64_t k = 0; k < depth; k += L::kCount) {
-        transpose<A>(values + r * kDepth + k, kDepth, turned + k * kChunk + r, kChunk);
+        transpose<A>(values + r * kDepth + k, kDepth, transposed + k * kChunk + r, kChunk);
       }
     }
-    int32_t* list = used_ + chunk * s_.inputs + place;
-    A* to = x_ + (chunk * s_.inputs + place) * kChunk;
+    int32_t* list = nonzero_ + chunk * s_.inputs + offset;
+    A* to = x_ + (chunk * s_.inputs + offset) * kChunk;
     int64_t found = 0;
     for (int64_t k = 0; k < depth; ++k) {
-      const A* from = turned + k * kChunk;
-      if (is_used(from)) {
+      const A* from = transposed + k * kChunk;
+      if (any_nonzero(from)) {
         std::memcpy(to + found * kChunk, from, kChunk * sizeof(A));
         list[found++] = static_cast<int32_t>(first + k);
       }
@@ -99,22 +98,22 @@ class Across {
     return found;
   }
 
-  static bool is_used(const A* values) {
-    int64_t used = 0;
+  static bool any_nonzero(const A* values) {
+    int64_t nonzero = 0;
     for (int64_t r = 0; r < kChunk; ++r) {
-      used += values[r] != A(0);
+      nonzero += values[r] != A(0);
     }
-    return used > 0;
+    return nonzero > 0;
   }
 
-  // `first` is the input that the weights begin with.
+  // `first`: index of the input at weights[0]. `next`: weights to prefetch.
   void add_block(int64_t block, int64_t count, const A* weights, int64_t pitch, int64_t first, const T* next) {
     for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
       const int32_t* begin = begin_ + chunk * (blocks_ + 1) + block;
-      const Listed inputs{used_ + chunk * s_.inputs + begin[0], first, 1};
+      const GatherIndex inputs{nonzero_ + chunk * s_.inputs + begin[0], first, 1};
       const A* x = x_ + (chunk * s_.inputs + begin[0]) * kChunk;
       A* sums = sums_ + chunk * kBlock * kChunk;
-      const int64_t wide = least(kAcross, linear_blocks(s_.rows - chunk * kChunk, L::kCount));
+      const int64_t vectors = min(kTileVectors, linear_blocks(s_.rows - chunk * kChunk, L::kCount));
       for_groups(count, kRows, [&](int64_t o, int64_t size) {
         if (chunk == 0) {
           for (int64_t i = o; i < o + size; ++i) {
@@ -122,22 +121,22 @@ class Across {
           }
         }
         with_constant(size, [&](auto group) {
-          add_tile<decltype(group)::value>(weights + o * pitch, pitch, inputs, x, begin[1] - begin[0], wide,
+          add_tile<decltype(group)::value>(weights + o * pitch, pitch, inputs, x, begin[1] - begin[0], vectors,
                                            sums + o * kChunk);
         });
       });
     }
   }
 
-  // The first `wide` vectors of rows.
+  // Accumulates a tile of kGroup outputs and the first `vectors` vectors of rows.
   template <int kGroup>
-  static void add_tile(const A* weights, int64_t pitch, const Listed& inputs, const A* x, int64_t count, int64_t wide,
-                       A* sums) {
-    with_constant(wide, [&](auto vectors) {
-      if constexpr (decltype(vectors)::value <= kAcross) {
-        ScaledRows<A, kGroup, decltype(vectors)::value> tile;
+  static void add_tile(const A* weights, int64_t pitch, const GatherIndex& inputs, const A* x, int64_t count,
+                       int64_t vectors, A* sums) {
+    with_constant(vectors, [&](auto constant) {
+      if constexpr (decltype(constant)::value <= kTileVectors) {
+        RegisterTile<A, kGroup, decltype(constant)::value> tile;
         tile.load(sums, kChunk);
-        tile.add(weights, pitch, inputs, x, Every{kChunk}, count);
+        tile.add(weights, pitch, inputs, x, StridedIndex{kChunk}, count);
         tile.store(sums, kChunk);
       }
     });
@@ -153,7 +152,7 @@ class Across {
       for (int64_t o = 0; o < count; o += L::kCount) {
         transpose<A>(sums + o * kChunk, kChunk, total + o, kBlock);
       }
-      for (int64_t r = row; r < least(row + L::kCount, s_.rows); ++r) {
+      for (int64_t r = row; r < min(row + L::kCount, s_.rows); ++r) {
         A* values = total + (r - row) * kBlock;
         for (int64_t o = 0; o < kBlock; o += L::kCount) {
           L::store(L::load(values + o) + L::load(bias + o), values + o);
@@ -166,11 +165,11 @@ class Across {
   const Linear& p_;
   const LinearSizes& s_;
   int64_t chunks_, blocks_;
-  A* sums_;         // [chunks, kBlock, kChunk]
-  A* panel_;        // [kBlock, kDepth]: weights that must be widened
-  A* x_;            // [chunks, inputs that are used, kChunk]
-  int32_t* used_;   // [chunks, inputs that are used]
-  int32_t* begin_;  // [chunks, blocks + 1]
+  A* sums_;           // [chunks, kBlock, kChunk]
+  A* panel_;          // [kBlock, kDepth] widened weights
+  A* x_;              // [chunks, nonzero inputs, kChunk]
+  int32_t* nonzero_;  // [chunks, nonzero inputs]
+  int32_t* begin_;    // [chunks, blocks + 1]
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// CPU kernels of `linear_backward`'s grad_weight and grad_bias and of `linear_step_`, compiled once per instruction set
-// into namespace PFL_CAPABILITY. Lanes lie across results and never along a sum, as in linear_grad_x_kernel.cpp.
+// CPU kernels of grad_weight and grad_bias in `linear_backward` and of `linear_step_`, compiled once per instruction
+// set into namespace PFL_CAPABILITY. Lanes lie across results, never along a sum, as in linear_grad_x_kernel.cpp.
 #include "linear_tiles.h"
 
 namespace pfl {
@@ -9,8 +9,10 @@ namespace {
 constexpr int64_t kColumns = kLinearColumns;
 constexpr int64_t kOutputs = kLinearOutputs;
 
-// What becomes of a finished piece of the weights' gradient: a vector of it, or fewer columns at the end of a row; or
-// of a whole row that is zero. WeightGradient takes anything that can be called like this.
+// Epilogues of WeightGradient. They receive finished gradients as a vector or as fewer columns at the end of a row,
+// zero_row() for an output with a zero gradient, and prefetch() for columns that follow soon.
+//
+// Stores the gradient.
 template <class T>
 struct StoreGradient {
   using A = accumulate_t<T>;
@@ -31,15 +33,15 @@ struct StoreGradient {
   void operator()(int64_t output, int64_t column, int64_t count, const A* sums) const {
     narrow(sums, count, to + output * inputs + column);
   }
-  void zeros(int64_t output) const {
+  void zero_row(int64_t output) const {
     std::memset(static_cast<void*>(to + output * inputs), 0, static_cast<size_t>(inputs) * sizeof(T));
   }
   template <int64_t kCount>
-  void expect(int64_t, int64_t) const {
+  void prefetch(int64_t, int64_t) const {
   }
 };
 
-// A step of SGD without momentum.
+// Applies an SGD step without momentum.
 template <class T>
 struct StepWeights {
   using A = accumulate_t<T>;
@@ -48,15 +50,15 @@ struct StepWeights {
   T* to;
   int64_t from_row, to_row, inputs;
   A minus_lr, decay;
-  bool away;
+  bool prefetches;
 
   inline __attribute__((always_inline)) void operator()(int64_t output, int64_t column,
                                                         const typename L::Vector& sum) const {
 #if defined(__FMA__)
     if constexpr (sizeof(T) == sizeof(A)) {
       const typename L::Vector old = L::load(from + output * from_row + column);
-      const typename L::Vector gradient = decay != 0 ? fused(typename L::Vector{} + decay, old, sum) : sum;
-      return L::store(fused(typename L::Vector{} + minus_lr, gradient, old), to + output * to_row + column);
+      const typename L::Vector gradient = decay != 0 ? multiply_add(typename L::Vector{} + decay, old, sum) : sum;
+      return L::store(multiply_add(typename L::Vector{} + minus_lr, gradient, old), to + output * to_row + column);
     }
 #endif
     A values[L::kCount];
@@ -67,34 +69,33 @@ struct StepWeights {
     A buffer[kVectors * L::kCount], result[kVectors * L::kCount];
     const A* old = widen(from + output * from_row + column, count, buffer);
     for (int64_t j = 0; j < count; ++j) {
-      result[j] = fused(minus_lr, decay != 0 ? fused(decay, old[j], sums[j]) : sums[j], old[j]);
+      result[j] = multiply_add(minus_lr, decay != 0 ? multiply_add(decay, old[j], sums[j]) : sums[j], old[j]);
     }
     narrow(result, count, to + output * to_row + column);
   }
-  void zeros(int64_t output) const {
+  void zero_row(int64_t output) const {
     if (decay != 0) {
       const A nothing[kVectors * L::kCount] = {};
       for (int64_t k = 0; k < inputs; k += kVectors * L::kCount) {
-        (*this)(output, k, least(kVectors * L::kCount, inputs - k), nothing);
+        (*this)(output, k, min(kVectors * L::kCount, inputs - k), nothing);
       }
     } else if (from != to) {
       std::memcpy(static_cast<void*>(to + output * to_row), from + output * from_row,
                   static_cast<size_t>(inputs) * sizeof(T));
     }
   }
-  // Some columns of a row will be asked for soon.
   template <int64_t kCount>
-  void expect(int64_t output, int64_t column) const {
-    if (away) {
+  void prefetch(int64_t output, int64_t column) const {
+    if (prefetches) {
       prefetch_row<kCount>(from + output * from_row + column);
     }
   }
 };
 
-// Rows of one client's grad_weight, and their sums for grad_bias. There are two ways to the same sums:
-//   by groups of outputs, of the rows of the batch in which any of them has a gradient, with lanes across columns
-//   by columns of x, of the rows in which they are not zero, with lanes across outputs: where most of x is zero, as
-//   behind a ReLU
+// grad_weight and grad_bias of one client. Two paths compute the same sums:
+//   by groups of outputs: over the rows in which any output of the group has a gradient, lanes across columns
+//   by columns of x: over the rows in which x is nonzero, lanes across outputs; used if most of x is zero, as after a
+//   ReLU
 template <class T>
 class WeightGradient {
  public:
@@ -104,23 +105,23 @@ class WeightGradient {
   WeightGradient(const LinearSizes& sizes, const LinearRows& grad, const LinearRows& x, void* scratch)
       : s_(sizes),
         grad_(grad),
-        given_(x),
+        x_rows_(x),
         grads_(aligned<A>(scratch)),
         group_(grads_ + s_.rows * kOutputs),
-        turned_(group_ + linear_round_up(s_.rows * kRows, kLinearLine)),
-        x_(turned_ + kTurned * kOutputs),
+        transposed_(group_ + linear_round_up(s_.rows * kRows, kLinearCacheLine)),
+        x_(transposed_ + kTransposeColumns * kOutputs),
         rows_(reinterpret_cast<int32_t*>(x_ + s_.rows * linear_round_up(s_.inputs, kColumns))),
         begin_(rows_ + s_.rows) {
   }
 
   void read_x(int64_t client) {
-    const T* from = static_cast<const T*>(given_.data) + client * given_.client;
+    const T* from = static_cast<const T*>(x_rows_.data) + client * x_rows_.client;
     by_columns_ = goes_by_columns(client);
     for (int64_t k = 0; k < s_.inputs; k += kColumns) {
-      const int64_t count = least(kColumns, s_.inputs - k);
-      A* panel = by_columns_ ? grads_ : x_ + k * s_.rows;  // gradients are read later
+      const int64_t count = min(kColumns, s_.inputs - k);
+      A* panel = by_columns_ ? grads_ : x_ + k * s_.rows;  // grads_ is free until read_grads()
       for (int64_t r = 0; r < s_.rows; ++r) {
-        copy_row(from + r * given_.row + k, count, kColumns, panel + r * kColumns);
+        copy_row(from + r * x_rows_.row + k, count, kColumns, panel + r * kColumns);
       }
       if (by_columns_) {
         list_columns(panel, k, count);
@@ -128,7 +129,7 @@ class WeightGradient {
     }
   }
 
-  // [rows, kOutputs]
+  // Packs the gradients of a block of outputs as [rows, kOutputs].
   void read_grads(int64_t client, int64_t first, int64_t count) {
     const T* from = static_cast<const T*>(grad_.data) + client * grad_.client + first;
     for (int64_t r = 0; r < s_.rows; ++r) {
@@ -146,23 +147,23 @@ class WeightGradient {
     narrow(sums, count, out);
   }
 
-  // The block of outputs whose gradients were read. Those that are zero in all rows have a gradient of zeros.
-  template <class Finish>
-  void run(int64_t first, int64_t count, const Finish& finish) {
+  // Computes the outputs of the last read_grads(). Outputs without a nonzero gradient only get zero_row().
+  template <class Epilogue>
+  void run(int64_t first, int64_t count, const Epilogue& epilogue) {
     if (by_columns_) {
-      return run_columns(first, count, finish);
+      return run_columns(first, count, epilogue);
     }
     int64_t terms = 0;
-    const int64_t used = keep_used(first, count, finish, terms);
-    for_groups(used, terms * 2 < used * s_.rows ? kFewRows : kRows, [&](int64_t o, int64_t size) {
+    const int64_t nonzero = compact_nonzero(first, count, epilogue, terms);
+    for_groups(nonzero, terms * 2 < nonzero * s_.rows ? kSparseRows : kRows, [&](int64_t o, int64_t size) {
       const int64_t rows = list_rows(o, size);
       with_constant(size, [&](auto group) {
         for (int64_t k = 0; k < s_.inputs; k += kColumns) {
-          expect_next(o, size, k, finish);
-          if (rows == s_.rows) {  // counting is a little faster than reading a list
-            add_panel<decltype(group)::value>(o, k, rows, Every{kColumns}, finish);
+          prefetch_next(o, size, k, epilogue);
+          if (rows == s_.rows) {  // a strided index is a little faster than a list
+            add_panel<decltype(group)::value>(o, k, rows, StridedIndex{kColumns}, epilogue);
           } else {
-            add_panel<decltype(group)::value>(o, k, rows, Listed{rows_, 0, kColumns}, finish);
+            add_panel<decltype(group)::value>(o, k, rows, GatherIndex{rows_, 0, kColumns}, epilogue);
           }
         }
       });
@@ -171,25 +172,25 @@ class WeightGradient {
 
  private:
   static constexpr int64_t kWide = kVectors * L::kCount;
-  static constexpr int64_t kTurned = kLinearTurned;
-  // Vectors of a column's tile.
-  static constexpr int kTall = kOutputs / L::kCount < 12 ? kOutputs / L::kCount : 12;
+  static constexpr int64_t kTransposeColumns = kLinearTransposeColumns;
+  static constexpr int64_t kPrefetchPanels = 2;  // prefetch distance, in panels of kColumns weights
+  // Vectors per tile of the path by columns of x.
+  static constexpr int kTileVectors = kOutputs / L::kCount < 12 ? kOutputs / L::kCount : 12;
 
-  // Moves the columns of grads_ that are not all zero to its front, and returns how many they are. Adds to `terms` how
-  // many values are not zero.
-  template <class Finish>
-  int64_t keep_used(int64_t first, int64_t count, const Finish& finish, int64_t& terms) {
-    int32_t used[kOutputs] = {};
+  // Moves the nonzero columns of grads_ to its front and returns their number. Adds their nonzero values to `terms`.
+  template <class Epilogue>
+  int64_t compact_nonzero(int64_t first, int64_t count, const Epilogue& epilogue, int64_t& terms) {
+    int32_t nonzero[kOutputs] = {};
     for (int64_t r = 0; r < s_.rows; ++r) {
       for (int64_t o = 0; o < kOutputs; ++o) {
-        used[o] += grads_[r * kOutputs + o] != A(0);
+        nonzero[o] += grads_[r * kOutputs + o] != A(0);
       }
     }
     int64_t found = 0;
     for (int64_t o = 0; o < count; ++o) {
-      terms += used[o];
-      if (!used[o]) {
-        finish.zeros(first + o);
+      terms += nonzero[o];
+      if (!nonzero[o]) {
+        epilogue.zero_row(first + o);
         continue;
       }
       for (int64_t r = 0; found < o && r < s_.rows; ++r) {
@@ -197,75 +198,75 @@ class WeightGradient {
       }
       output_[found++] = first + o;
     }
-    // Behind the last one is what will be asked for next.
+    // The entries behind the last one are prefetch targets: the next block.
     for (int64_t o = found; o < kOutputs; ++o) {
       output_[o] = first + count;
     }
     return found;
   }
 
-  // The rows in which not all of a group of outputs have a gradient of zero, and those gradients [rows, outputs of the
-  // group]. Returns how many rows they are.
+  // Lists the rows in which any output of a group has a nonzero gradient and packs these gradients as [rows, outputs of
+  // the group]. Returns the number of rows.
   int64_t list_rows(int64_t o, int64_t size) {
     int64_t found = 0;
     for (int64_t r = 0; r < s_.rows; ++r) {
-      int32_t used = 0;
+      int32_t nonzero = 0;
       for (int64_t i = 0; i < size; ++i) {
         const A value = grads_[r * kOutputs + o + i];
         group_[found * size + i] = value;
-        used |= value != A(0);
+        nonzero |= value != A(0);
       }
       rows_[found] = static_cast<int32_t>(r);
-      found += used;
+      found += nonzero;
     }
     return found;
   }
 
-  // Asks for the panel after the next one, of this group of outputs or of the one that follows.
-  template <class Finish>
-  void expect_next(int64_t o, int64_t size, int64_t k, const Finish& finish) const {
-    const int64_t ahead = k + 2 * kColumns, row = linear_round_up(s_.inputs, kColumns);
+  // Prefetches the weights kPrefetchPanels panels ahead, of this group of outputs or of the next one.
+  template <class Epilogue>
+  void prefetch_next(int64_t o, int64_t size, int64_t k, const Epilogue& epilogue) const {
+    const int64_t ahead = k + kPrefetchPanels * kColumns, row = linear_round_up(s_.inputs, kColumns);
     for (int64_t r = 0; r < size; ++r) {
-      const int64_t next = ahead < row ? o + r : least(o + size + r, kOutputs - 1);
-      finish.template expect<kColumns>(output_[next], ahead < row ? ahead : ahead - row);
+      const int64_t next = ahead < row ? o + r : min(o + size + r, kOutputs - 1);
+      epilogue.template prefetch<kColumns>(output_[next], ahead < row ? ahead : ahead - row);
     }
   }
 
-  // Columns from k on of kGroup outputs.
-  template <int kGroup, class RowAt, class Finish>
-  void add_panel(int64_t o, int64_t k, int64_t rows, RowAt row_at, const Finish& finish) const {
+  // Computes a panel of kColumns columns from k on for kGroup outputs.
+  template <int kGroup, class RowAt, class Epilogue>
+  void add_panel(int64_t o, int64_t k, int64_t rows, RowAt row_at, const Epilogue& epilogue) const {
     const A* x = x_ + k * s_.rows;
     for (int64_t c = 0; c < kColumns && k + c < s_.inputs; c += kWide) {
-      ScaledRows<A, kGroup, kVectors> tile;
+      RegisterTile<A, kGroup, kVectors> tile;
       tile.clear();
-      tile.add(group_, 1, Every{kGroup}, x + c, row_at, rows);
+      tile.add(group_, 1, StridedIndex{kGroup}, x + c, row_at, rows);
       if (k + c + kWide <= s_.inputs) {
 #pragma GCC unroll 32
         for (int i = 0; i < kGroup * kVectors; ++i) {
           const int r = i / kVectors, v = i % kVectors;
-          finish(output_[o + r], k + c + v * L::kCount, tile.sum[r][v]);
+          epilogue(output_[o + r], k + c + v * L::kCount, tile.sum[r][v]);
         }
         continue;
       }
       A sums[kGroup * kWide];
       tile.store(sums, kWide);
       for (int r = 0; r < kGroup; ++r) {
-        finish(output_[o + r], k + c, s_.inputs - k - c, sums + r * kWide);
+        epilogue(output_[o + r], k + c, s_.inputs - k - c, sums + r * kWide);
       }
     }
   }
 
-  // Whether going by columns of x has the fewest terms, by more than turning the sums around costs.
+  // Returns true if the path by columns of x saves more terms than transposing its sums costs.
   bool goes_by_columns(int64_t client) {
-    const int64_t of_x = count_used<T>(given_, client, s_.rows, s_.inputs);
-    const int64_t of_grad = count_used<T>(grad_, client, s_.rows, s_.outputs);
-    const int64_t most = s_.rows * 4 / 5;  // from there on tiles are faster
-    const int64_t by_output = least(linear_blocks(of_grad, s_.outputs), most);
-    return of_x * 2 < s_.rows * s_.inputs && linear_blocks(of_x, s_.inputs) + kTurning < by_output;
+    const int64_t of_x = count_nonzero<T>(x_rows_, client, s_.rows, s_.inputs);
+    const int64_t of_grad = count_nonzero<T>(grad_, client, s_.rows, s_.outputs);
+    const int64_t max_terms = s_.rows * 4 / 5;  // with more terms, tiles of outputs are faster
+    const int64_t by_output = min(linear_blocks(of_grad, s_.outputs), max_terms);
+    return of_x * 2 < s_.rows * s_.inputs && linear_blocks(of_x, s_.inputs) + kTransposeCost < by_output;
   }
-  static constexpr int64_t kTurning = 4;  // terms of a sum that could be added in the meantime
+  static constexpr int64_t kTransposeCost = 4;  // cost of the transpose, in terms of a sum
 
-  // For each column of x the rows in which it is not zero and its values there, one column after the other.
+  // Lists the rows and values of the nonzero entries of x, column by column.
   void list_columns(const A* panel, int64_t first, int64_t count) {
     A* values = x_;
     int32_t* rows = reinterpret_cast<int32_t*>(x_ + s_.rows * linear_round_up(s_.inputs, kColumns) / 2);
@@ -281,68 +282,69 @@ class WeightGradient {
     begin_[first + count] = end;
   }
 
-  // By columns of x.
-  template <class Finish>
-  void run_columns(int64_t first, int64_t count, const Finish& finish) {
+  // Path by columns of x.
+  template <class Epilogue>
+  void run_columns(int64_t first, int64_t count, const Epilogue& epilogue) {
     const A* values = x_;
     const int32_t* rows = reinterpret_cast<const int32_t*>(x_ + s_.rows * linear_round_up(s_.inputs, kColumns) / 2);
-    for (int64_t k = 0; k < s_.inputs; k += kTurned) {
-      const int64_t columns = least(kTurned, s_.inputs - k);
+    for (int64_t k = 0; k < s_.inputs; k += kTransposeColumns) {
+      const int64_t columns = min(kTransposeColumns, s_.inputs - k);
       for (int64_t c = 0; c < columns; ++c) {
         const int32_t begin = begin_[k + c], end = begin_[k + c + 1];
-        for (int64_t o = 0; o < kOutputs; o += kTall * L::kCount) {
-          ScaledRows<A, 1, kTall> tile;
+        for (int64_t o = 0; o < kOutputs; o += kTileVectors * L::kCount) {
+          RegisterTile<A, 1, kTileVectors> tile;
           tile.clear();
-          tile.add(values + begin, 1, Every{1}, grads_ + o, Listed{rows + begin, 0, kOutputs}, end - begin);
-          tile.store(turned_ + c * kOutputs + o, 0);
+          tile.add(values + begin, 1, StridedIndex{1}, grads_ + o, GatherIndex{rows + begin, 0, kOutputs}, end - begin);
+          tile.store(transposed_ + c * kOutputs + o, 0);
         }
       }
-      finish_turned(first, count, k, columns, finish);
+      write_transposed(first, count, k, columns, epilogue);
     }
   }
 
-  // Sums [columns, kOutputs] in turned_, of the columns from k on.
-  template <class Finish>
-  void finish_turned(int64_t first, int64_t count, int64_t k, int64_t columns, const Finish& finish) const {
-    A sums[L::kCount * kTurned];
+  // Transposes the sums [columns, kOutputs] in transposed_ and passes them to the epilogue as columns from k on.
+  template <class Epilogue>
+  void write_transposed(int64_t first, int64_t count, int64_t k, int64_t columns, const Epilogue& epilogue) const {
+    A sums[L::kCount * kTransposeColumns];
     for (int64_t o = 0; o < count; o += L::kCount) {
       for (int64_t c = 0; c < columns; c += L::kCount) {
-        transpose<A>(turned_ + c * kOutputs + o, kOutputs, sums + c, kTurned);
+        transpose<A>(transposed_ + c * kOutputs + o, kOutputs, sums + c, kTransposeColumns);
       }
-      for (int64_t i = 0; i < least(L::kCount, count - o); ++i) {
-        const A* row = sums + i * kTurned;
+      for (int64_t i = 0; i < min(L::kCount, count - o); ++i) {
+        const A* row = sums + i * kTransposeColumns;
         const bool below = o + L::kCount < count;
-        finish.template expect<kTurned>(first + i + (below ? o + L::kCount : 0), below ? k : k + kTurned);
+        epilogue.template prefetch<kTransposeColumns>(first + i + (below ? o + L::kCount : 0),
+                                                      below ? k : k + kTransposeColumns);
         int64_t c = 0;
         for (; c + L::kCount <= columns; c += L::kCount) {
-          finish(first + o + i, k + c, L::load(row + c));
+          epilogue(first + o + i, k + c, L::load(row + c));
         }
         if (c < columns) {
-          finish(first + o + i, k + c, columns - c, row + c);
+          epilogue(first + o + i, k + c, columns - c, row + c);
         }
       }
     }
   }
 
   const LinearSizes& s_;
-  const LinearRows &grad_, &given_;
+  const LinearRows &grad_, &x_rows_;
   A* grads_;                  // [rows, kOutputs]
-  A* group_;                  // of grads_, those of a group of outputs
-  A* turned_;                 // [kTurned, kOutputs]
-  A* x_;                      // [blocks of kColumns, rows, kColumns], or its columns as lists
-  int32_t* rows_;             // in which a group has gradients
-  int32_t* begin_;            // where each column's list begins
-  int64_t output_[kOutputs];  // that are used
+  A* group_;                  // gradients of a group of outputs
+  A* transposed_;             // [kTransposeColumns, kOutputs]
+  A* x_;                      // [blocks of kColumns, rows, kColumns], or the lists of its columns
+  int32_t* rows_;             // rows in which a group has gradients
+  int32_t* begin_;            // start of each column in the lists
+  int64_t output_[kOutputs];  // outputs with nonzero gradients
   bool by_columns_ = false;
 };
 
-// Calls use(gradient, client, first, count) for the blocks of outputs [begin, end).
+// Calls use(gradient, client, first, count) for each block of outputs in [begin, end).
 template <class T, class Use>
 void for_outputs(WeightGradient<T> gradient, const LinearSizes& s, bool reads_x, int64_t begin, int64_t end, Use use) {
   const int64_t blocks = linear_blocks(s.outputs, kOutputs);
   for (int64_t task = begin; task < end; ++task) {
     const int64_t client = task / blocks, first = task % blocks * kOutputs;
-    const int64_t count = least(kOutputs, s.outputs - first);
+    const int64_t count = min(kOutputs, s.outputs - first);
     if (reads_x && (task == begin || first == 0)) {
       gradient.read_x(client);
     }
@@ -370,14 +372,14 @@ template <class T>
 void step(const LinearStep& p, int64_t begin, int64_t end, void* scratch) {
   using A = accumulate_t<T>;
   const LinearSizes& s = p.sizes;
-  const bool away = s.outputs * s.inputs * static_cast<int64_t>(sizeof(T)) >= kAway;
+  const bool prefetches = s.outputs * s.inputs * static_cast<int64_t>(sizeof(T)) >= kPrefetchBytes;
   for_outputs(WeightGradient<T>(s, p.grad, p.x, scratch), s, true, begin, end,
               [&](WeightGradient<T>& gradient, int64_t client, int64_t first, int64_t count) {
                 const T* from = static_cast<const T*>(p.start.data) + client * p.start.client;
                 T* to = static_cast<T*>(p.weight) + client * p.weight_client;
                 gradient.run(first, count,
                              StepWeights<T>{from, to, p.start.row, p.weight_row, s.inputs, static_cast<A>(-p.lr),
-                                            static_cast<A>(p.weight_decay), away});
+                                            static_cast<A>(p.weight_decay), prefetches});
               });
 }
 

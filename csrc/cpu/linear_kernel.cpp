@@ -1,13 +1,14 @@
-// CPU kernel of `linear`, compiled once per instruction set into namespace PFL_CAPABILITY: which way its products go.
+// CPU kernel of `linear`, compiled once per instruction set into namespace PFL_CAPABILITY: chooses between lanes along
+// inputs, lanes across rows, and sparse rows.
 #include "linear_across.h"
 #include "linear_along.h"
-#include "linear_row_by_row.h"
+#include "linear_sparse_rows.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The blocks of outputs [begin, end) of one client.
+// Computes the blocks of outputs [begin, end) of one client.
 template <class Product>
 void run_client(Product product, int64_t client, int64_t begin, int64_t end) {
   product.read_x(client);
@@ -20,13 +21,13 @@ template <class T>
 void forward(const Linear& p, int64_t begin, int64_t end, void* scratch) {
   const int64_t blocks = linear_blocks(p.sizes.outputs, kLinearOutputs);
   for (int64_t task = begin; task < end;) {
-    const int64_t client = task / blocks, first = task % blocks, last = least(blocks, first + end - task);
-    if (!linear_is_across(p.sizes.rows)) {
-      run_client(Along<T>(p, scratch), client, first, last);
-    } else if (const RowByRow<T> rows(p, scratch); rows.takes(client)) {
+    const int64_t client = task / blocks, first = task % blocks, last = min(blocks, first + end - task);
+    if (!linear_lanes_across_rows(p.sizes.rows)) {
+      run_client(LanesAlongInputs<T>(p, scratch), client, first, last);
+    } else if (const SparseRows<T> rows(p, scratch); rows.is_worthwhile(client)) {
       run_client(rows, client, first, last);
     } else {
-      run_client(Across<T>(p, scratch), client, first, last);
+      run_client(LanesAcrossRows<T>(p, scratch), client, first, last);
     }
     task += last - first;
   }

@@ -1,16 +1,16 @@
-// Products of few rows with a matrix, of which a tile of sums is kept in registers: the small kernels under `linear`.
+// Building blocks of the CPU kernels of `linear`: dot-product tiles, transposes, row packing and prefetching.
 #pragma once
 
 #include "linear_kernel.h"
 
 #include "convert.h"
-#include "scaled_rows.h"
+#include "register_tile.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Sums that registers hold: of a tile of dot products, and of one of scaled rows.
+// Register tile sizes: rows and outputs of a tile of dot products, vectors of a RegisterTile.
 #if defined(__AVX512F__)
 constexpr int kDotRows = 6, kDotOutputs = 4;
 constexpr int kVectors = 4;
@@ -21,13 +21,12 @@ constexpr int kVectors = 2;
 constexpr int kDotRows = 2, kDotOutputs = 1;
 constexpr int kVectors = 2;
 #endif
-constexpr int kRows = kLinearGroup;
-constexpr int kFewRows =
-    kLinearFewRows;  // where most values are zero: fewer of them are multiplied for the sake of others
-constexpr int64_t kAway = int64_t{1} << 20;  // bytes of weights that are not at hand: it pays to ask for them early
+constexpr int kRows = kLinearTileRows;
+constexpr int kSparseRows = kLinearSparseTileRows;    // smaller tiles multiply fewer zeros
+constexpr int64_t kPrefetchBytes = int64_t{1} << 20;  // above this size, prefetch weights
 
 #if defined(__GNUC__) && !defined(__clang__)
-// Neighbouring runs of kHalf lanes in a and then b, each added to the run behind it: half as many lanes for each sum.
+// Adds neighbouring runs of kHalf lanes of a, then of b: each sum then has half as many lanes.
 template <class A, int kHalf>
 inline __attribute__((always_inline)) typename Lanes<A>::Vector add_halves(const typename Lanes<A>::Vector& a,
                                                                            const typename Lanes<A>::Vector& b) {
@@ -40,10 +39,10 @@ inline __attribute__((always_inline)) typename Lanes<A>::Vector add_halves(const
   return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
 }
 
-// Lanes of a and b in turn: their lower halves, or their upper ones.
+// Interleaves the lower halves of a and b, or their upper halves.
 template <class A, bool kUpper>
-inline __attribute__((always_inline)) typename Lanes<A>::Vector in_turn(const typename Lanes<A>::Vector& a,
-                                                                        const typename Lanes<A>::Vector& b) {
+inline __attribute__((always_inline)) typename Lanes<A>::Vector interleave(const typename Lanes<A>::Vector& a,
+                                                                           const typename Lanes<A>::Vector& b) {
   typename Lanes<A>::Integers from = {};
 #pragma GCC unroll 16
   for (int j = 0; j < Lanes<A>::kCount; ++j) {
@@ -53,7 +52,7 @@ inline __attribute__((always_inline)) typename Lanes<A>::Vector in_turn(const ty
 }
 #else
 template <class A, bool kUpper>
-inline typename Lanes<A>::Vector in_turn(const typename Lanes<A>::Vector& a, const typename Lanes<A>::Vector& b) {
+inline typename Lanes<A>::Vector interleave(const typename Lanes<A>::Vector& a, const typename Lanes<A>::Vector& b) {
   typename Lanes<A>::Vector lanes = {};
   for (int j = 0; j < Lanes<A>::kCount; ++j) {
     lanes[j] = (j % 2 ? b : a)[j / 2 + (kUpper ? Lanes<A>::kCount / 2 : 0)];
@@ -73,7 +72,7 @@ inline typename Lanes<A>::Vector add_halves(const typename Lanes<A>::Vector& a, 
 }
 #endif
 
-// The totals of kSums sums of kStep lanes each, lanes added up by halves; side by side if kSums is kCount.
+// Reduces kSums sums of kStep lanes each by repeated halving; with kSums == kCount lane i holds total i.
 template <class A, int kSums>
 inline __attribute__((always_inline)) typename Lanes<A>::Vector add_up_lanes(const A* sums) {
   using L = Lanes<A>;
@@ -107,13 +106,13 @@ inline void transpose(const A* from, int64_t from_row, A* to, int64_t to_row) {
   for (int i = 0; i < kCount; ++i) {
     row[i] = L::load(from + i * from_row);
   }
-  // Each turn brings one more bit of a value's row into its lane.
+  // Each pass moves one bit of a value's row index into its lane index.
 #pragma GCC unroll 4
-  for (int turn = 1; turn < kCount; turn *= 2) {
+  for (int bit = 1; bit < kCount; bit *= 2) {
 #pragma GCC unroll 8
     for (int i = 0; i < kCount / 2; ++i) {
-      next[2 * i] = in_turn<A, false>(row[i], row[i + kCount / 2]);
-      next[2 * i + 1] = in_turn<A, true>(row[i], row[i + kCount / 2]);
+      next[2 * i] = interleave<A, false>(row[i], row[i + kCount / 2]);
+      next[2 * i + 1] = interleave<A, true>(row[i], row[i + kCount / 2]);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kCount; ++i) {
@@ -126,7 +125,7 @@ inline void transpose(const A* from, int64_t from_row, A* to, int64_t to_row) {
   }
 }
 
-// Asks for values that will be needed soon; past the end of memory there is no harm in it.
+// Prefetches kCount values; addresses past the end of an allocation are harmless.
 template <int64_t kCount, class T>
 inline void prefetch_row(const T* values) {
   for (int64_t i = 0; i < kCount; i += 64 / static_cast<int64_t>(sizeof(T))) {
@@ -144,7 +143,7 @@ struct Constant {
   static constexpr int value = kValue;
 };
 
-// Calls use(constant) for a number from 1 to 6.
+// Calls use(Constant<count>) for count from 1 to 6.
 template <class Use>
 inline __attribute__((always_inline)) void with_constant(int64_t count, Use use) {
   switch (count) {
@@ -163,11 +162,11 @@ inline __attribute__((always_inline)) void with_constant(int64_t count, Use use)
   }
 }
 
-// `count` things in as few groups of at most `most` as there can be, of nearly equal size: 10 rows are 5 and 5, as a
-// tile of 4 keeps the processor less busy. Calls use(first, size).
+// Splits `count` items into the fewest groups of at most `max_size`, of nearly equal size: 10 rows become 5 and 5,
+// because a tile of 4 uses the multipliers less. Calls use(first, size).
 template <class Use>
-inline __attribute__((always_inline)) void for_groups(int64_t count, int64_t most, Use use) {
-  const int64_t groups = linear_blocks(count, most);
+inline __attribute__((always_inline)) void for_groups(int64_t count, int64_t max_size, Use use) {
+  const int64_t groups = linear_blocks(count, max_size);
   for (int64_t group = 0, first = 0; group < groups; ++group) {
     const int64_t size = (count - first) / (groups - group);
     use(first, size);
@@ -175,45 +174,45 @@ inline __attribute__((always_inline)) void for_groups(int64_t count, int64_t mos
   }
 }
 
-// values[0 .. room): a row widened, zeros behind its last value.
+// values[0 .. padded) = widened row followed by zeros.
 template <class T, class A>
-void copy_row(const T* row, int64_t count, int64_t room, A* values) {
+void copy_row(const T* row, int64_t count, int64_t padded, A* values) {
   const A* wide = widen(row, count, values);
   if (wide != values) {
     std::memcpy(values, wide, static_cast<size_t>(count) * sizeof(A));
   }
-  for (int64_t j = count; j < room; ++j) {
+  for (int64_t j = count; j < padded; ++j) {
     values[j] = A(0);
   }
 }
 
-// How many values of a client's [rows, columns] are not zero.
+// Number of nonzero values of a client's [rows, columns].
 template <class T>
-int64_t count_used(const LinearRows& tensor, int64_t client, int64_t rows, int64_t columns) {
+int64_t count_nonzero(const LinearRows& tensor, int64_t client, int64_t rows, int64_t columns) {
   using A = accumulate_t<T>;
-  constexpr int64_t kPiece = 64;
+  constexpr int64_t kTile = 64;
   const T* from = static_cast<const T*>(tensor.data) + client * tensor.client;
-  A buffer[kPiece];
+  A buffer[kTile];
   int64_t found = 0;
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t k = 0; k < columns; k += kPiece) {
-      const int64_t count = least(kPiece, columns - k);
+    for (int64_t k = 0; k < columns; k += kTile) {
+      const int64_t count = min(kTile, columns - k);
       const A* values = widen(from + r * tensor.row + k, count, buffer);
-      int32_t used = 0;
+      int32_t nonzero = 0;
       for (int64_t i = 0; i < count; ++i) {
-        used += values[i] != A(0);
+        nonzero += values[i] != A(0);
       }
-      found += used;
+      found += nonzero;
     }
   }
   return found;
 }
 
-// sums[r][o] += x[r] . w[o] for kGroup rows and kOut outputs, where each sum has its own kStep lanes.
+// sums[r][o] += x[r] . w[o] for kGroup rows and kOut outputs; each sum has kStep lanes.
 //   x: [steps, kGroup, kStep]; w: one pointer per output; sums: [kGroup, kLinearDotOutputs, kStep]
-// The weights that lie `ahead` are asked for early, if it is not 0.
+// prefetch_distance: prefetches the weights this many elements ahead, unless 0.
 template <class A, int kGroup, int kOut>
-void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums, int64_t ahead) {
+void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums, int64_t prefetch_distance) {
   using L = Lanes<A>;
   constexpr int kParts = L::kParts;
   const A* row[kOut];
@@ -236,8 +235,8 @@ void add_dots(const A* x, const A* const* w, int64_t steps, bool first, A* sums,
       typename L::Vector weight[kOut];
 #pragma GCC unroll 8
       for (int o = 0; o < kOut; ++o) {
-        if (ahead && part == 0) {
-          __builtin_prefetch(row[o] + ahead + i * L::kStep);
+        if (prefetch_distance && part == 0) {
+          __builtin_prefetch(row[o] + prefetch_distance + i * L::kStep);
         }
         weight[o] = L::load(row[o] + i * L::kStep + part * L::kCount);
       }

@@ -3,7 +3,7 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kTilesPerThread = 16;  // fewer, and waking a thread costs more than it saves
+constexpr int64_t kTilesPerThread = 16;  // with fewer, waking a thread costs more than it saves
 
 struct CpuKernel {
   static constexpr int64_t kTile = kMixTile;
@@ -29,7 +29,7 @@ struct CpuKernel {
   }
 
  private:
-  // In the order of the tiles, so that the sum does not depend on which thread finished first.
+  // Adds in the order of the tiles, so the sum does not depend on thread timing.
   static void sum_tiles(const MixBackward& problem) {
     const MixTensors& in = problem.in;
     const double* next = problem.partial;

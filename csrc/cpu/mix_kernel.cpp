@@ -1,5 +1,5 @@
-// CPU kernels of `mix`, compiled once per instruction set. Products and sums are rounded one by one, and dot products
-// have a fixed number of partial sums: the same bits whatever the instruction set and the number of threads.
+// CPU kernels of `mix`, compiled once per instruction set. Every product and sum is rounded separately, and dot
+// products have a fixed number of lanes, so results do not depend on the instruction set or the number of threads.
 #include "mix_kernel.h"
 
 #include "convert.h"
@@ -9,9 +9,9 @@ namespace PFL_CAPABILITY {
 namespace {
 
 constexpr int64_t kTile = kMixTile;
-constexpr int64_t kLanes = 16;  // partial sums of a dot product
+constexpr int64_t kLanes = 16;  // lanes of a dot product
 
-// A run of at most kTile columns of one row of one tensor.
+// At most kTile columns of one row of one tensor.
 struct Tile {
   int64_t tensor, row, column, count;
 };
@@ -21,7 +21,7 @@ class Tiles {
   Tiles(const MixTensors& in, const int64_t* first_tile) : in_(in), first_tile_(first_tile) {
   }
 
-  // For indices that only grow.
+  // Tile of this index; indices must not decrease between calls.
   Tile operator[](int64_t index) {
     while (first_tile_[tensor_ + 1] <= index) {
       ++tensor_;
@@ -39,7 +39,7 @@ class Tiles {
   int64_t tensor_ = 0;
 };
 
-// Where the tile begins in one of the four kinds of tensors that come with a stride.
+// Start of the tile; kind 0 to 3 selects the stride of local, global, choices or grads.
 template <class T>
 const T* at(const MixTensors& in, const void* const* tensors, int kind, const Tile& tile) {
   return static_cast<const T*>(tensors[tile.tensor]) + tile.row * in.stride[4 * tile.tensor + kind] + tile.column;
@@ -118,15 +118,15 @@ void complement(const A* __restrict c, int64_t count, A* __restrict out) {
 }
 
 template <class A>
-void slope(const A* __restrict grad, const A* __restrict local, const A* __restrict global, int64_t count,
-           A* __restrict out) {
+void choice_gradient(const A* __restrict grad, const A* __restrict local, const A* __restrict global, int64_t count,
+                     A* __restrict out) {
   for (int64_t j = 0; j < count; ++j) {
     out[j] = grad[j] * (global[j] - local[j]);
   }
 }
 
 template <class A>
-A slope_sum(const A* __restrict grad, const A* __restrict local, const A* __restrict global, int64_t count) {
+A choice_gradient_sum(const A* __restrict grad, const A* __restrict local, const A* __restrict global, int64_t count) {
   A lanes[kLanes] = {};
   int64_t j = 0;
   for (; j + kLanes <= count; j += kLanes) {
@@ -145,7 +145,7 @@ A slope_sum(const A* __restrict grad, const A* __restrict local, const A* __rest
   return lanes[0];
 }
 
-// out = f(values) where the values have the type sums are kept in, through a buffer where the result has not.
+// Calls function(out) to write values of the accumulation type, through a buffer if T is narrower.
 template <class A, class T, class Function>
 void write(int64_t count, T* out, Function function) {
   if constexpr (sizeof(T) == sizeof(A)) {
@@ -187,7 +187,7 @@ void forward_elementwise(const MixForward& p, const Tile& tile) {
   write<A>(tile.count, out_at<T>(p.in, p.out, tile), [&](A* to) { blend(c, l, g, tile.count, to); });
 }
 
-// factor * grad, exactly 0 or exactly grad where the factor is 0 or 1.
+// factor * grad; exactly 0 if the factor is 0 and exactly grad if it is 1.
 template <class A, class T>
 void scale_row(A factor, const T* given, const A* grad, int64_t count, T* out) {
   if (factor == A(0)) {
@@ -215,7 +215,7 @@ void backward_segment(const MixBackward& p, const Tile& tile, double* partial) {
   if (partial) {
     const A* l = widen(at<T>(p.in, p.in.local, 0, tile), tile.count, local_buffer);
     const A* g = widen(at<T>(p.in, p.in.global, 1, tile), tile.count, global_buffer);
-    *partial = static_cast<double>(slope_sum(grad, l, g, tile.count));
+    *partial = static_cast<double>(choice_gradient_sum(grad, l, g, tile.count));
   }
 }
 
@@ -228,7 +228,7 @@ void backward_elementwise(const MixBackward& p, const Tile& tile) {
   if (p.grad_choices) {
     const A* l = widen(at<T>(p.in, p.in.local, 0, tile), count, first_buffer);
     const A* g = widen(at<T>(p.in, p.in.global, 1, tile), count, second_buffer);
-    write<A>(count, out_at<T>(p.in, p.grad_choices, tile), [&](A* to) { slope(grad, l, g, count, to); });
+    write<A>(count, out_at<T>(p.in, p.grad_choices, tile), [&](A* to) { choice_gradient(grad, l, g, count, to); });
   }
   const A* c = widen(at<T>(p.in, p.in.choices, 2, tile), count, first_buffer);
   if (p.in.hard) {

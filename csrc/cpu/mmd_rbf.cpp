@@ -1,4 +1,4 @@
-// `mmd_rbf` on CPU tensors: how the work is dealt to threads. The arithmetic is in mmd_rbf_kernel.cpp.
+// `mmd_rbf` on CPU tensors: splits the work over threads. The kernels are in mmd_rbf_kernel.cpp.
 #include "mmd_rbf.h"
 
 #include <torch/csrc/stable/library.h>
@@ -15,7 +15,7 @@ int64_t grain(int64_t enough, int64_t work) {
   return std::max<int64_t>(1, enough / std::max<int64_t>(1, work));
 }
 
-// In the order of the rows.
+// Adds in the order of the rows.
 template <class A>
 void sum_rows(const MmdRbf& p) {
   const A pairs = static_cast<A>(p.points * p.points);

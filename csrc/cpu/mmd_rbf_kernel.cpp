@@ -1,6 +1,6 @@
 // CPU kernels of `mmd_rbf`, compiled once per instruction set into namespace PFL_CAPABILITY.
-// Distances are sums of squared differences, never differences of squares: equal points are at distance 0 exactly and
-// none is negative. Every pair is summed in the same order, so that equal sets are at distance 0 exactly as well.
+// Distances are sums of squared differences, not differences of squares: equal points have distance exactly 0, and no
+// distance is negative. All pairs are summed in the same order, so equal sets also have distance exactly 0.
 
 #include "mmd_rbf_kernel.h"
 
@@ -11,15 +11,15 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-constexpr int64_t kTile = 512;   // features whose rows stay in the first-level cache
-constexpr int64_t kChunk = 256;  // features of a gradient, pairs of a row
+constexpr int64_t kTile = 512;   // features per tile, whose rows stay in L1
+constexpr int64_t kChunk = 256;  // features of a gradient, or pairs of a row, per pass
 constexpr int64_t kRows = kMmdRows;
 
-inline int64_t least(int64_t a, int64_t b) {
+inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-// 32 bytes: a register of AVX2, two of the baseline. Arrays of lanes would go through memory at every step.
+// 32 bytes: one AVX2 register, or two baseline registers. Plain arrays of lanes would be spilled at every step.
 template <class A>
 struct Lanes {
   typedef A Vector __attribute__((vector_size(32)));
@@ -27,7 +27,7 @@ struct Lanes {
   static constexpr int64_t kCount = 32 / sizeof(A);
 };
 
-// Sums of squared differences between one pair of rows, in two registers of lanes.
+// Sum of squared differences of one pair of rows, in two vectors of lanes.
 template <class A>
 struct PairSum {
   using Vector = typename Lanes<A>::Vector;
@@ -56,7 +56,7 @@ struct PairSum {
   }
 };
 
-// The squared distances from rows a0, a1 to rows b0, b1: four at once, as each row is then loaded half as often.
+// Squared distances from rows a0, a1 to rows b0, b1. Computing four at once halves the loads of each row.
 template <class A>
 void square_distances(const A* a0, const A* a1, const A* b0, const A* b1, int64_t count, A* out) {
   constexpr int64_t kStep = PairSum<A>::kStep;
@@ -72,7 +72,7 @@ void square_distances(const A* a0, const A* a1, const A* b0, const A* b1, int64_
     add(a0 + k, a1 + k, b0 + k, b1 + k);
   }
   if (k < count) {
-    A rest[4][kStep] = {};  // zeros differ by nothing
+    A rest[4][kStep] = {};  // zero padding adds nothing
     for (int64_t i = 0; k + i < count; ++i) {
       rest[0][i] = a0[k + i];
       rest[1][i] = a1[k + i];
@@ -87,7 +87,7 @@ void square_distances(const A* a0, const A* a1, const A* b0, const A* b1, int64_
   out[3] = s11.total();
 }
 
-// The rows of [x; y] of one client, and where the distance between two of them stands.
+// Rows of [x; y] of one client, and the storage of their distances.
 template <class T>
 struct Points {
   using A = accumulate_t<T>;
@@ -109,7 +109,7 @@ struct Points {
     return i < count ? x + i * features : y + (i - count) * features;
   }
 
-  // For i <= j.
+  // Distance between rows i <= j.
   A& distance(int64_t i, int64_t j) const {
     if (i >= count) {
       return yy[(i - count) * count + j - count];
@@ -117,16 +117,16 @@ struct Points {
     return j < count ? xx[i * count + j] : xy[i * count + j - count];
   }
 
-  void mirror(int64_t i) const {
+  void fill_lower_triangle(int64_t i) const {
     A* own = i < count ? xx : yy;
-    const int64_t line = i < count ? i : i - count;
-    for (int64_t j = line + 1; j < count; ++j) {
-      own[j * count + line] = own[line * count + j];
+    const int64_t index = i < count ? i : i - count;
+    for (int64_t j = index + 1; j < count; ++j) {
+      own[j * count + index] = own[index * count + j];
     }
   }
 };
 
-// Rows [first, first + rows) of [x; y] against themselves and all later ones, for one run of features.
+// Adds the distances of rows [first, first + rows) of [x; y] to themselves and later rows, for one tile of features.
 template <class T>
 void add_distances(const Points<T>& points, int64_t first, int64_t rows, int64_t begin, int64_t features) {
   using A = accumulate_t<T>;
@@ -135,7 +135,7 @@ void add_distances(const Points<T>& points, int64_t first, int64_t rows, int64_t
   for (int64_t r = 0; r < rows; ++r) {
     row[r] = widen(points.row(first + r) + begin, features, row_buffers[r]);
   }
-  row[rows] = row[rows - 1];  // the partner of an odd row: computed, not stored
+  row[rows] = row[rows - 1];  // partner of an odd last row; its result is not stored
   const int64_t total = 2 * points.count;
   for (int64_t j = first; j < total; j += 2) {
     const A* b0 = widen(points.row(j) + begin, features, other_buffers[0]);
@@ -158,23 +158,23 @@ template <class T>
 void distances(const MmdRbf& p, int64_t begin, int64_t end) {
   const int64_t blocks = mmd_row_blocks(2 * p.points);
   for (int64_t task = begin; task < end; ++task) {
-    // Early rows meet more others than late ones: taken from both ends in turn, so that threads get equal shares.
-    const int64_t turn = task % blocks;
-    const int64_t first = (turn % 2 == 0 ? turn / 2 : blocks - 1 - turn / 2) * kRows;
-    const int64_t rows = least(kRows, 2 * p.points - first);
+    // Early rows have more later rows than late ones: blocks alternate between both ends to balance the threads.
+    const int64_t slot = task % blocks;
+    const int64_t first = (slot % 2 == 0 ? slot / 2 : blocks - 1 - slot / 2) * kRows;
+    const int64_t rows = min(kRows, 2 * p.points - first);
     const Points<T> points(p, task / blocks);
     int64_t feature = 0;
     do {
-      add_distances(points, first, rows, feature, least(kTile, p.features - feature));
+      add_distances(points, first, rows, feature, min(kTile, p.features - feature));
       feature += kTile;
     } while (feature < p.features);
     for (int64_t r = 0; r < rows; ++r) {
-      points.mirror(first + r);
+      points.fill_lower_triangle(first + r);
     }
   }
 }
 
-// kernel[j] = k(D[j]), and D[j] becomes w(D[j]).
+// kernel[j] = k(D[j]); replaces D[j] by w(D[j]).
 template <class A>
 void apply_kernels(const MmdRbf& p, int64_t count, A* __restrict distance, A* __restrict kernel) {
   A weight[kChunk];
@@ -202,7 +202,7 @@ void rows(const MmdRbf& p, int64_t begin, int64_t end) {
     A* xx = static_cast<A*>(p.weights) + (index / b * 3 * b + index % b) * b;
     A sum = 0;
     for (int64_t first = 0; first < b; first += kChunk) {
-      const int64_t count = least(kChunk, b - first);
+      const int64_t count = min(kChunk, b - first);
       A k_xx[kChunk], k_yy[kChunk], k_xy[kChunk];
       apply_kernels(p, count, xx + first, k_xx);
       apply_kernels(p, count, xx + b * b + first, k_yy);
@@ -217,14 +217,14 @@ void rows(const MmdRbf& p, int64_t begin, int64_t end) {
 
 // sum[k] += cross * (x[k] - y_j[k]) - own * (x[k] - x_j[k])
 template <class A>
-void add_pulls(A* __restrict sum, const A* __restrict x, const A* __restrict other, const A* __restrict same, A cross,
-               A own, int64_t count) {
+void add_point_gradient(A* __restrict sum, const A* __restrict x, const A* __restrict other, const A* __restrict same,
+                        A cross, A own, int64_t count) {
   for (int64_t k = 0; k < count; ++k) {
     sum[k] = sum[k] + (cross * (x[k] - other[k]) - own * (x[k] - same[k]));
   }
 }
 
-// The gradients of `rows` points of one set, which is called x here; the other set is y.
+// Gradients of one set of points, here called x; y is the other set.
 template <class T>
 struct Gradient {
   using A = accumulate_t<T>;
@@ -237,7 +237,7 @@ struct Gradient {
   void compute(int64_t points, int64_t features, int64_t first, int64_t rows) const {
     A sums[kRows][kChunk], row_buffers[kRows][kChunk], other_buffer[kChunk], same_buffer[kChunk];
     for (int64_t begin = 0; begin < features; begin += kChunk) {
-      const int64_t count = least(kChunk, features - begin);
+      const int64_t count = min(kChunk, features - begin);
       const A* row[kRows];
       for (int64_t r = 0; r < rows; ++r) {
         row[r] = widen(x + (first + r) * features + begin, count, row_buffers[r]);
@@ -249,8 +249,8 @@ struct Gradient {
         const A* other = widen(y + j * features + begin, count, other_buffer);
         const A* same = widen(x + j * features + begin, count, same_buffer);
         for (int64_t r = 0; r < rows; ++r) {
-          add_pulls(sums[r], row[r], other, same, cross[(first + r) * cross_row + j * cross_column],
-                    own[(first + r) * points + j], count);
+          add_point_gradient(sums[r], row[r], other, same, cross[(first + r) * cross_row + j * cross_column],
+                             own[(first + r) * points + j], count);
         }
       }
       for (int64_t r = 0; r < rows; ++r) {
@@ -277,7 +277,7 @@ void backward(const MmdRbfBackward& p, int64_t begin, int64_t end) {
     const A scale = A(2) * static_cast<const A*>(p.grad)[client] / static_cast<A>(pairs);
     const Gradient<T> gradient{of_y ? y : x, of_y ? x : y, of_y ? weights + pairs : weights, weights + 2 * pairs,
                                of_y ? 1 : b, of_y ? b : 1, static_cast<T*>(out) + offset,    scale};
-    gradient.compute(b, p.features, first, least(kRows, b - first));
+    gradient.compute(b, p.features, first, min(kRows, b - first));
   }
 }
 

@@ -1,4 +1,4 @@
-// Runs of Philox numbers for CPU kernels: many counters side by side, so that the compiler vectorises every round.
+// Consecutive Philox numbers for CPU kernels. Many counters advance together, so the compiler vectorises every round.
 // In an unnamed namespace for the reason given in convert.h.
 #pragma once
 
@@ -13,11 +13,11 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kNoiseBlocks = 16;  // counters worked on at once, four numbers each
+constexpr int64_t kNoiseBlocks = 16;  // counters per call, four numbers each
 
 #ifdef __AVX2__
 
-// Both halves of eight 32 x 32 bit products: left to itself, g++ spends several times as many instructions.
+// High and low words of eight 32 x 32 bit products. g++ generates several times as many instructions for plain C++.
 inline void multiply(__m256i x, uint32_t by, __m256i* high, __m256i* low) {
   const __m256i factor = _mm256_set1_epi32(static_cast<int>(by));
   const __m256i even = _mm256_mul_epu32(x, factor);
@@ -49,7 +49,7 @@ inline void interleave(const __m256* c, float* out) {
 
 // The numbers of elements 4 * block .. 4 * (block + kNoiseBlocks) - 1.
 inline void uniform_blocks(uint64_t seed, uint64_t block, float* __restrict out) {
-  constexpr int64_t kVectors = kNoiseBlocks / 8;  // side by side, to hide the latency of the products
+  constexpr int64_t kVectors = kNoiseBlocks / 8;  // independent vectors, to hide the latency of the products
   __m256i c[kVectors][4];
   for (int64_t v = 0; v < kVectors; ++v) {
     alignas(32) uint32_t low[8], high[8];
@@ -119,7 +119,7 @@ inline void uniform_blocks(uint64_t seed, uint64_t block, float* __restrict out)
 
 #endif
 
-// out[j] = the number of element first + j, for j < count, wherever the run begins.
+// out[j] = number of element first + j for j < count; `first` need not be a multiple of 4.
 inline void uniforms(uint64_t seed, uint64_t first, int64_t count, float* out) {
   float buffer[4 * kNoiseBlocks];
   int64_t j = 0;

@@ -1,5 +1,4 @@
-// `orthogonal_project` on CPU tensors: how the work is dealt to threads. The arithmetic is in
-// orthogonal_project_kernel.cpp.
+// `orthogonal_project` on CPU tensors: splits the work over threads. The kernels are in orthogonal_project_kernel.cpp.
 #include "orthogonal_project.h"
 
 #include <torch/csrc/stable/library.h>

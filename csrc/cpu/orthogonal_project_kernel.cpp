@@ -1,12 +1,12 @@
 // CPU kernels of `orthogonal_project`, compiled once per instruction set into namespace PFL_CAPABILITY.
-// Both products, f A and (f A) A^T, run through the tiles of product_tiles.h.
+// Both products, f A and (f A) A^T, use the register tiles of product_tiles.h.
 #include "product_tiles.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// A block of samples of one client in one subspace.
+// Projection of a block of samples of one client onto one subspace.
 template <class T>
 struct Projection {
   using A = accumulate_t<T>;
@@ -19,20 +19,20 @@ struct Projection {
       : basis(static_cast<const T*>(space.basis) + client * space.stride),
         rank(space.rank),
         features(sizes.features),
-        rows(least(kRows, sizes.samples - first)) {
+        rows(min(kRows, sizes.samples - first)) {
     for (int64_t r = 0; r < rows; ++r) {
-      coordinates[r] = static_cast<A*>(space.coordinates) + (client * sizes.samples + first + r) * space.room;
-      for (int64_t k = 0; k < space.room; ++k) {
+      coordinates[r] = static_cast<A*>(space.coordinates) + (client * sizes.samples + first + r) * space.padded_rank;
+      for (int64_t k = 0; k < space.padded_rank; ++k) {
         coordinates[r][k] = A(0);
       }
     }
   }
 
-  // coordinates = values * basis, where load(feature, count, row) points row[r] at a run of the values of sample r.
+  // coordinates = values * basis. load(feature, count, row) sets row[r] to values of sample r from `feature` on.
   template <class Load>
   void find_coordinates(Load load) const {
     for (int64_t begin = 0; begin < features; begin += kDepth) {
-      const int64_t depth = least(kDepth, features - begin);
+      const int64_t depth = min(kDepth, features - begin);
       const A* row[kRows];
       load(begin, depth, row);
       for (int64_t k = 0; k < rank; k += kPanel) {
@@ -42,7 +42,7 @@ struct Projection {
   }
 
   void add_coordinates(const A* const* row, int64_t begin, int64_t depth, int64_t k) const {
-    const int64_t count = least(kPanel, rank - k);
+    const int64_t count = min(kPanel, rank - k);
     const T* columns = basis + begin * rank + k;
     A* out[kRows];
     for (int64_t r = 0; r < rows; ++r) {
@@ -65,7 +65,7 @@ struct Projection {
     }
   }
 
-  // out[r][0 .. kBlock) = coordinates * basis^T from feature `begin` on, zeros behind the last feature.
+  // block[r][0 .. kBlock) = coordinates * basis^T from feature `begin` on, zero-padded.
   void expand(int64_t begin, A (*block)[kBlock]) const {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = 0; j < kBlock; ++j) {
@@ -79,12 +79,12 @@ struct Projection {
         out[r] = block[r] + j;
       }
       for (int64_t k = 0; k < rank; k += kDepth) {
-        const int64_t depth = least(kDepth, rank - k);
+        const int64_t depth = min(kDepth, rank - k);
         const A* row[kRows];
         for (int64_t r = 0; r < rows; ++r) {
           row[r] = coordinates[r] + k;
         }
-        pack_turned(basis + (begin + j) * rank + k, rank, least(kPanel, features - begin - j), depth, panel);
+        pack_transposed(basis + (begin + j) * rank + k, rank, min(kPanel, features - begin - j), depth, panel);
         add_products_of_rows<A, 2>(row, rows, panel, kPanel, depth, out);
       }
     }
@@ -92,7 +92,7 @@ struct Projection {
 };
 
 template <class A>
-void cut_negative(A* values) {
+void relu(A* values) {
   for (int64_t j = 0; j < kBlock; ++j) {
     values[j] = values[j] < A(0) ? A(0) : values[j];
   }
@@ -140,14 +140,14 @@ void forward_block(const OrthogonalProject& problem, int64_t client, int64_t fir
   const A share_g = static_cast<A>(sizes.alpha), share_p = static_cast<A>(1 - sizes.alpha);
   A inner[kRows] = {};
   for (int64_t begin = 0; begin < sizes.features; begin += kBlock) {
-    const int64_t count = least(kBlock, sizes.features - begin);
+    const int64_t count = min(kBlock, sizes.features - begin);
     A g[kRows][kBlock], p[kRows][kBlock], fused[kBlock];
     onto_g.expand(begin, g);
     onto_p.expand(begin, p);
     for (int64_t r = 0; r < rows; ++r) {
       if (sizes.relu) {
-        cut_negative(g[r]);
-        cut_negative(p[r]);
+        relu(g[r]);
+        relu(p[r]);
       }
       blend(g[r], p[r], share_g, share_p, fused);
       inner[r] = inner[r] + dot(g[r], p[r]);
@@ -160,7 +160,7 @@ void forward_block(const OrthogonalProject& problem, int64_t client, int64_t fir
   narrow(inner, rows, static_cast<T*>(problem.inner) + client * sizes.samples + first);
 }
 
-// One side of the backward: its own result and cotangent, the other side's result, its share of the blend.
+// Backward of one side, g or p: its result and output gradient, the other side's result, and its weight in `fused`.
 template <class T>
 struct Pullback {
   using A = accumulate_t<T>;
@@ -168,7 +168,7 @@ struct Pullback {
   const void *result, *cotangent, *other;
   A share;
 
-  // The cotangent of the projected features of one sample, from `at` on.
+  // Gradient of the projected features of one sample, `count` elements from `at` on.
   void find_cotangent(int64_t sample, int64_t at, int64_t count, A* __restrict out) const {
     A buffer[kDepth];
     for (int64_t j = 0; j < count; ++j) {
@@ -219,7 +219,7 @@ struct Pullback {
       A block[kRows][kBlock];
       onto.expand(begin, block);
       for (int64_t r = 0; r < onto.rows; ++r) {
-        narrow(block[r], least(kBlock, sizes.features - begin),
+        narrow(block[r], min(kBlock, sizes.features - begin),
                static_cast<T*>(grad) + (sample + r) * sizes.features + begin);
       }
     }

@@ -1,6 +1,5 @@
-// Products of a few rows with a matrix, of which a tile of sums is kept in registers: the small kernel under
-// `orthogonal_project`. Vectors lie across results and never along a sum, so every instruction set adds in the same
-// order.
+// Register-tiled products of a few rows with a matrix, for `orthogonal_project`. Vectors lie across results, never
+// along a sum, so all instruction sets add in the same order.
 #pragma once
 
 #include "orthogonal_project_kernel.h"
@@ -12,14 +11,14 @@ namespace PFL_CAPABILITY {
 namespace {
 
 constexpr int64_t kRows = kProjectRows;
-constexpr int64_t kDepth = 128;  // terms of a sum before it goes back to memory: what is multiplied stays in cache
-constexpr int64_t kBlock = 64;   // features of g and p that are finished together
+constexpr int64_t kDepth = 128;  // terms per pass: both operands stay in cache
+constexpr int64_t kBlock = 64;   // features of g and p per block of results
 
-inline int64_t least(int64_t a, int64_t b) {
+inline int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-// 32 bytes: a register of AVX2, two of the baseline.
+// 32 bytes: one AVX2 register, or two baseline registers.
 template <class A>
 struct Lanes {
   typedef A Vector __attribute__((vector_size(32)));
@@ -75,11 +74,11 @@ void add_products_of_rows(const A* const* left, int64_t rows, const A* right, in
   }
 }
 
-// Whether values must be widened before they can be multiplied.
+// True if values must be widened before they are multiplied.
 template <class T>
 constexpr bool kNarrow = sizeof(T) < sizeof(accumulate_t<T>);
 
-// `depth` rows of a basis, `count` columns of them, as rows of kPanel values with zeros behind the last column.
+// Packs `depth` rows and `count` columns of a basis into rows of kPanel values, zero-padded.
 template <class T>
 void pack(const T* basis, int64_t rank, int64_t depth, int64_t count, accumulate_t<T>* panel) {
   using A = accumulate_t<T>;
@@ -97,10 +96,10 @@ void pack(const T* basis, int64_t rank, int64_t depth, int64_t count, accumulate
 }
 
 #if defined(__GNUC__) && !defined(__clang__)
-constexpr bool kTurnsByEight = true;
+constexpr bool kHasTranspose8x8 = true;
 
-// Eight rows of eight values, turned: out[k * stride + d] = row[d][k].
-inline void turn(const float* const* row, float* out, int64_t stride) {
+// Transposes 8 x 8 values: out[k * stride + d] = row[d][k].
+inline void transpose(const float* const* row, float* out, int64_t stride) {
   using Vector = Lanes<float>::Vector;
   using Unaligned = Lanes<float>::Unaligned;
   typedef int32_t Order __attribute__((vector_size(32)));
@@ -109,7 +108,7 @@ inline void turn(const float* const* row, float* out, int64_t stride) {
   for (int d = 0; d < 8; ++d) {
     x[d] = *reinterpret_cast<const Unaligned*>(row[d]);
   }
-  // Exchanges single values, then pairs, then halves between rows that lie 1, 2 and 4 apart.
+  // Exchanges single values, pairs and halves between rows at distance 1, 2 and 4.
 #pragma GCC unroll 4
   for (int d = 0; d < 8; d += 2) {
     y[d] = __builtin_shuffle(x[d], x[d + 1], Order{0, 8, 2, 10, 4, 12, 6, 14});
@@ -131,14 +130,14 @@ inline void turn(const float* const* row, float* out, int64_t stride) {
 }
 
 #else
-constexpr bool kTurnsByEight = false;
-void turn(const float* const*, float*, int64_t) {
+constexpr bool kHasTranspose8x8 = false;
+void transpose(const float* const*, float*, int64_t) {
 }
 #endif
 
-// The same, turned: `count` rows of a basis as columns, `depth` of their values as rows, zeros behind the last row.
+// Packs the transpose of `count` rows and `depth` columns of a basis: `depth` rows of kPanel values, zero-padded.
 template <class T>
-void pack_turned(const T* basis, int64_t rank, int64_t count, int64_t depth, accumulate_t<T>* panel) {
+void pack_transposed(const T* basis, int64_t rank, int64_t count, int64_t depth, accumulate_t<T>* panel) {
   using A = accumulate_t<T>;
   constexpr int64_t kPanel = Lanes<A>::kPanel;
   A buffers[kPanel][kDepth];
@@ -154,14 +153,14 @@ void pack_turned(const T* basis, int64_t rank, int64_t count, int64_t depth, acc
     }
   }
   int64_t k = 0;
-  if constexpr (kTurnsByEight && sizeof(A) == sizeof(float)) {
+  if constexpr (kHasTranspose8x8 && sizeof(A) == sizeof(float)) {
     for (; k + 8 <= depth; k += 8) {
       for (int64_t d = 0; d < kPanel; d += 8) {
         const A* at[8];
         for (int i = 0; i < 8; ++i) {
           at[i] = row[d + i] + k;
         }
-        turn(at, panel + k * kPanel + d, kPanel);
+        transpose(at, panel + k * kPanel + d, kPanel);
       }
     }
   }

@@ -1,4 +1,4 @@
-// `route` on CPU tensors: how the rows are dealt to threads. The arithmetic is in route_kernel.cpp.
+// `route` on CPU tensors: splits the rows over threads. The kernels are in route_kernel.cpp.
 #include "route.h"
 
 #include <torch/csrc/stable/library.h>
@@ -8,7 +8,7 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kFeaturesPerThread = 1 << 14;  // below which waking a thread costs more than it saves
+constexpr int64_t kFeaturesPerThread = 1 << 14;  // with fewer, waking a thread costs more than it saves
 
 template <class Problem>
 void run_rows(void (*kernel)(const Problem&, int64_t, int64_t), const Problem& problem) {

@@ -1,5 +1,5 @@
-// CPU kernels of `route`, compiled once per instruction set into namespace PFL_CAPABILITY. Every element is worked on
-// by itself, so that rows can be dealt to threads at will.
+// CPU kernels of `route`, compiled once per instruction set into namespace PFL_CAPABILITY. Elements are independent, so
+// any split of rows over threads gives the same bits.
 #include "route_kernel.h"
 
 #include "rows.h"
@@ -8,12 +8,12 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// One run of columns of one row.
+// Consecutive columns of one row.
 struct Tile {
   int64_t client;
-  int64_t element;  // of [b, K], where the tile begins: what the noise is counted by
-  int64_t h;        // where the tile begins in [C, b, K]
-  int64_t a;        // and its first logits in [C, b, 2K]
+  int64_t element;  // first element in [b, K], the counter of the noise
+  int64_t h;        // first element in [C, b, K]
+  int64_t a;        // first logit in [C, b, 2K]
   int64_t count;
 };
 

@@ -1,5 +1,5 @@
-// Rows that are worked on in tiles of floats (doubles for double), and the noise of one tile: what the CPU kernels of
-// `route` and `cpn_route` share. In an unnamed namespace for the reason given in convert.h.
+// Row tiles in the accumulation type and the logistic noise of a tile, for the CPU kernels of `route` and `cpn_route`.
+// In an unnamed namespace for the reason given in convert.h.
 #pragma once
 
 #include "convert.h"
@@ -9,13 +9,14 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kRowTile = 512;  // columns whose widened copies stay in the first-level cache
+constexpr int64_t kRowTile = 512;  // columns per tile, whose widened copies stay in L1
 
 inline int64_t tile_count(int64_t features, int64_t begin) {
   return features - begin < kRowTile ? features - begin : kRowTile;
 }
 
-// Where the values of a row go before they are rounded to its type: the row itself where nothing has to be rounded.
+// Where results in the accumulation type are written: the row itself if it has that type, else the buffer, which
+// round_row() then rounds to the type of the row.
 inline double* wide_row(double* row, double*) {
   return row;
 }
@@ -36,7 +37,7 @@ inline void round_row(const float* values, int64_t count, T* row) {
   narrow(values, count, row);
 }
 
-// Logistic noise of elements first .. first + count - 1 under this seed, count <= kRowTile.
+// Logistic noise of elements first .. first + count - 1 for this seed, count <= kRowTile.
 template <class Real>
 inline void logistic_noise(int64_t seed, int64_t first, int64_t count, Real* __restrict noise) {
   float u[kRowTile];

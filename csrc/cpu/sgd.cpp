@@ -5,7 +5,7 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kTilesPerThread = 8;  // fewer, and waking a thread costs more than it saves
+constexpr int64_t kTilesPerThread = 8;  // with fewer, waking a thread costs more than it saves
 
 void sgd_cpu(std::vector<Tensor> params, std::vector<Tensor> grads, std::vector<Tensor> momentum_buffers,
              std::vector<Tensor> center, double lr, double momentum, double dampening, double weight_decay,

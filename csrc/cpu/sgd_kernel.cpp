@@ -1,6 +1,5 @@
-// CPU kernels of `sgd_`, compiled once per instruction set. Fused multiply-adds are asked for by name, as torch has
-// them in its add(x, alpha): the same bits as torch.optim.SGD, on every instruction set (where the processor has none,
-// the C library computes the same value).
+// CPU kernels of `sgd_`, compiled once per instruction set. Explicit fused multiply-adds, as in torch's add(x, alpha),
+// give the bits of torch.optim.SGD on every instruction set; without hardware FMA the C library computes them.
 #include "sgd_kernel.h"
 
 #include "convert.h"
@@ -14,7 +13,7 @@ enum class Momentum { kNone, kPlain, kNesterov };
 
 template <class A>
 struct Step {
-  A minus_lr, momentum, fresh, weight_decay, proximal;
+  A minus_lr, momentum, one_minus_dampening, weight_decay, proximal;
 };
 
 template <bool kProximal, bool kDecay, Momentum kMomentum, bool kFirst, class A>
@@ -23,17 +22,17 @@ void update(const Step<A>& step, A* __restrict p, const A* __restrict grad, A* _
   for (int64_t j = 0; j < count; ++j) {
     A g = grad[j];
     if (kProximal) {
-      g = fused(step.proximal, p[j] - center[j], g);
+      g = multiply_add(step.proximal, p[j] - center[j], g);
     }
     if (kDecay) {
-      g = fused(step.weight_decay, p[j], g);
+      g = multiply_add(step.weight_decay, p[j], g);
     }
     if (kMomentum != Momentum::kNone) {
-      const A m = kFirst ? g : fused(step.fresh, g, step.momentum * momenta[j]);
+      const A m = kFirst ? g : multiply_add(step.one_minus_dampening, g, step.momentum * momenta[j]);
       momenta[j] = m;
-      g = kMomentum == Momentum::kNesterov ? fused(step.momentum, m, g) : m;
+      g = kMomentum == Momentum::kNesterov ? multiply_add(step.momentum, m, g) : m;
     }
-    p[j] = fused(step.minus_lr, g, p[j]);
+    p[j] = multiply_add(step.minus_lr, g, p[j]);
   }
 }
 
@@ -79,7 +78,7 @@ void update_widened(Update<float> update, const Step<float>& step, T* p, const T
   }
 }
 
-// Values of the type they are computed in are updated where they are.
+// Updates tensors of the accumulation type in place, others through widened copies.
 template <class A, class T>
 void update_run(Update<A> update, const Step<A>& step, T* p, const T* g, T* m, const T* c, int64_t count) {
   if constexpr (sizeof(T) == sizeof(A)) {

@@ -5,13 +5,14 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kValuesPerThread = 1 << 16;  // fewer, and waking a thread costs more than it saves
+constexpr int64_t kValuesPerThread = 1 << 16;  // with fewer, waking a thread costs more than it saves
 
-// Whether computing every value is faster than a table. In the order of the bytes two vector divisions take less time
-// than look-ups one by one; but half types would have to be rounded too, and planes to be picked apart.
+// Returns true if computing every value is faster than a lookup table. If results have the memory order of the images,
+// two vector divisions are faster than scalar lookups; half types would also have to be rounded, and planar results
+// would need strided loads.
 bool computes_every_value(const TakeNormalized& p) {
   const bool in_order = p.channels == 1 || p.channels_last;
-  return in_order && p.channels <= kMostChannelsInOrder && (p.dtype == Float::kFloat || p.dtype == Float::kDouble);
+  return in_order && p.channels <= kMaxChannelsInOrder && (p.dtype == Float::kFloat || p.dtype == Float::kDouble);
 }
 
 Tensor take_normalized_cpu(Tensor images, Tensor index, Tensor mean, Tensor std, bool channels_last, ScalarType dtype) {
@@ -22,7 +23,7 @@ Tensor take_normalized_cpu(Tensor images, Tensor index, Tensor mean, Tensor std,
     }
     std::vector<double> table;
     if (!computes_every_value(problem)) {
-      table.resize(problem.channels * kByteValues);  // room for the widest type
+      table.resize(problem.channels * kByteValues);  // sized for the widest type
       PFL_CPU_KERNEL(take_normalized_table)(problem, table.data());
     }
     const int64_t grain = (kValuesPerThread + numel - 1) / numel;

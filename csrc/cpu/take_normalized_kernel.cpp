@@ -1,6 +1,5 @@
-// CPU kernels of `take_normalized`, compiled once per instruction set. A byte has 256 values: each channel's results
-// are computed once, by the very formula of the reference, and then looked up; or computed for every value by the same
-// formula, where that is faster. The bits are the same.
+// CPU kernels of `take_normalized`, compiled once per instruction set. Two paths with the same formula and bits as the
+// reference: a table of the results of all 256 byte values of each channel, or every value computed.
 #include "take_normalized_kernel.h"
 
 #include "convert.h"
@@ -23,14 +22,14 @@ void fill(const TakeNormalized& p, T* table) {
   }
 }
 
-// In the order of the bytes channel follows channel: mean and std repeat, as often as gives long vector loops.
+// mean and std of interleaved channels, repeated to a period that gives long vector loops.
 template <class A>
 struct Period {
-  A mean[kMostChannelsInOrder], std[kMostChannelsInOrder];
+  A mean[kMaxChannelsInOrder], std[kMaxChannelsInOrder];
   int64_t length;
 
   explicit Period(const TakeNormalized& p) : length(p.channels) {
-    while (length * 2 <= kMostChannelsInOrder) {
+    while (length * 2 <= kMaxChannelsInOrder) {
       length *= 2;
     }
     for (int64_t i = 0; i < length; ++i) {
@@ -76,9 +75,9 @@ template <class T>
 void look_up_planes(const uint8_t* __restrict image, int64_t pixels, int64_t channels, const T* __restrict table,
                     T* __restrict out) {
   for (int64_t c = 0; c < channels; ++c) {
-    const T* mine = table + c * kByteValues;
+    const T* channel_table = table + c * kByteValues;
     for (int64_t i = 0; i < pixels; ++i) {
-      out[c * pixels + i] = mine[image[i * channels + c]];
+      out[c * pixels + i] = channel_table[image[i * channels + c]];
     }
   }
 }

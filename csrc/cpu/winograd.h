@@ -1,14 +1,13 @@
-// Winograd's minimal filtering for 5 x 5 kernels: 4 x 4 results of a convolution from a tile of 8 x 8 pixels by 64
-// products instead of 400 (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016):
+// Winograd convolution F(4 x 4, 5 x 5): 4 x 4 results from a tile of 8 x 8 pixels with 64 products instead of 400
+// (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016):
 //
-//   Y = A^T [(G g G^T) * (B^T d B)] A     d: tile of pixels, g: kernel, *: one by one, summed over input channels
+//   Y = A^T [(G g G^T) * (B^T d B)] A     d: tile of pixels, g: kernel, *: elementwise, summed over input channels
+// The interpolation points are 0, 1, -1, 2, -2, 1/2, -1/2 and infinity; in float the error is a few times that of the
+// direct sum. The convolution is linear in d and in g, so their gradients are the transposed matrices applied to the
+// gradient of Y.
 //
-// The points of interpolation are 0, 1, -1, 2, -2, 1/2, -1/2 and infinity: in float a result is a few times as far from
-// the exact one as that of the direct sum. The convolution is linear in d and in g, so that the gradients of both are
-// the transposed matrices applied to the gradient of Y.
-//
-// A `Line` is one such matrix; vectors lie across channels, and no sum is split over lanes: every instruction set gives
-// the same bits.
+// A `Transform` is one of these matrices. Vectors lie across channels and no sum is split over lanes, so all
+// instruction sets give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +18,15 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-constexpr int kTaps = 5;     // rows and columns of a kernel
-constexpr int kResults = 4;  // of the results of a tile
+constexpr int kTaps = 5;     // kernel height and width
+constexpr int kResults = 4;  // height and width of the results of a tile
 constexpr int kSide = kTaps + kResults - 1;
 constexpr int kPositions = kSide * kSide;
 
-// The scale of the kernel's values at the points 1, 2 and 1/2 and their negatives.
+// Scale of the transformed kernel at the points +-1, +-2 and +-1/2.
 constexpr double kAtOne = -2.0 / 9, kAtTwo = 1.0 / 90, kAtHalf = 32.0 / 45;
 
-// B^T: pixels to positions.
+// B^T: pixels to tile positions.
 struct PixelsToTile {
   static constexpr int kFrom = kSide, kTo = kSide;
   template <class A, class V>
@@ -48,7 +47,7 @@ struct PixelsToTile {
   }
 };
 
-// B: gradients of positions to gradients of pixels.
+// B: gradients of tile positions to gradients of pixels.
 struct TileToPixels {
   static constexpr int kFrom = kSide, kTo = kSide;
   template <class A, class V>
@@ -66,7 +65,7 @@ struct TileToPixels {
   }
 };
 
-// G: taps to positions.
+// G: kernel taps to tile positions.
 struct TapsToTile {
   static constexpr int kFrom = kTaps, kTo = kSide;
   template <class A, class V>
@@ -86,7 +85,7 @@ struct TapsToTile {
   }
 };
 
-// G^T: gradients of positions to gradients of taps.
+// G^T: gradients of tile positions to gradients of kernel taps.
 struct TileToTaps {
   static constexpr int kFrom = kSide, kTo = kTaps;
   template <class A, class V>
@@ -102,7 +101,7 @@ struct TileToTaps {
   }
 };
 
-// A^T: sums at positions to results.
+// A^T: sums at tile positions to results.
 struct TileToResults {
   static constexpr int kFrom = kSide, kTo = kResults;
   template <class A, class V>
@@ -116,7 +115,7 @@ struct TileToResults {
   }
 };
 
-// A: gradients of results to gradients of the sums at positions.
+// A: gradients of results to gradients of the sums at tile positions.
 struct ResultsToTile {
   static constexpr int kFrom = kResults, kTo = kSide;
   template <class A, class V>
@@ -135,15 +134,15 @@ struct ResultsToTile {
   }
 };
 
-// A line's matrix M from both sides: out = M in M^T, of square `in` and `out`.
-template <class Line, class A, class V>
-inline __attribute__((always_inline)) void both_ways(const V* in, V* out) {
-  V half[Line::kTo * Line::kFrom];
-  for (int column = 0; column < Line::kFrom; ++column) {
-    Line::template apply<A>(in + column, Line::kFrom, half + column, Line::kFrom);
+// out = M in M^T for the matrix M of the transform and square `in` and `out`.
+template <class Transform, class A, class V>
+inline __attribute__((always_inline)) void apply_2d(const V* in, V* out) {
+  V half[Transform::kTo * Transform::kFrom];
+  for (int column = 0; column < Transform::kFrom; ++column) {
+    Transform::template apply<A>(in + column, Transform::kFrom, half + column, Transform::kFrom);
   }
-  for (int row = 0; row < Line::kTo; ++row) {
-    Line::template apply<A>(half + row * Line::kFrom, 1, out + row * Line::kTo, 1);
+  for (int row = 0; row < Transform::kTo; ++row) {
+    Transform::template apply<A>(half + row * Transform::kFrom, 1, out + row * Transform::kTo, 1);
   }
 }
 

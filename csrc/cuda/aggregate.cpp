@@ -9,13 +9,13 @@ namespace {
 
 class CudaKernel {
  public:
-  static constexpr int64_t kMostParts = kAggregateCudaParts;
+  static constexpr int64_t kMaxParts = kAggregateCudaParts;
 
   explicit CudaKernel(const Tensor& on) : launch_("pfl_fast::aggregate", on) {
   }
 
-  // Rows that lie apart are found through a table, which the kernel reads: it moves to the device.
-  void use(AggregateRows& rows, const AggregatePlan& plan) {
+  // Copies the table of row pointers to the device.
+  void prepare_rows(AggregateRows& rows, const AggregatePlan& plan) {
     if (rows.table == nullptr) {
       return;
     }

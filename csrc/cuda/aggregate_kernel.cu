@@ -1,5 +1,5 @@
-// CUDA kernels of `aggregate`. Raw pointers only, so that nvcc needs seconds and the emulation build can run them.
-// Products are added client by client, never fused (--fmad=false): the same bits as the CPU kernel.
+// CUDA kernels of `aggregate`. They take raw pointers only, so nvcc needs seconds and the emulation build can run them.
+// Products are added client by client and never fused (--fmad=false): the same bits as the CPU kernel.
 #include "aggregate_kernel.h"
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace pfl {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kManyMixtures = 4;       // mixtures summed per read of a row, when there is more than one
-constexpr int kTile = 512;             // columns of the gradients that a block keeps in shared memory
-constexpr int kBackwardBlocks = 6;     // resident blocks to compile the backward for: 85 registers each, no spills
-constexpr int kTensorsPerLaunch = 80;  // as many as fit into the 4 KiB of kernel arguments
+constexpr int kManyMixtures = 4;       // mixtures per read of a row, if there is more than one
+constexpr int kTile = 512;             // columns of the gradients staged in shared memory per block
+constexpr int kBackwardBlocks = 6;     // resident blocks of the backward: 85 registers per thread, no spills
+constexpr int kTensorsPerLaunch = 80;  // the most that fit into 4 KiB of kernel arguments
 
-// Part of the model, passed by value: no copy to the device, so a launch can be captured in a CUDA graph.
-struct Segment {
+// Tensors of one launch, passed by value: no copy to the device, so the launch can be captured in a CUDA graph.
+struct TensorList {
   const void* base[kTensorsPerLaunch];
   int64_t stride[kTensorsPerLaunch];
   int64_t numel[kTensorsPerLaunch];
@@ -31,22 +31,22 @@ struct Shape {
   int64_t tensors_per_group, mixtures, clients, groups;
 };
 
-__device__ int find_tensor(const Segment& segment, int block) {
+__device__ int find_tensor(const TensorList& list, int block) {
   int low = 0;
-  for (int high = segment.count; high - low > 1;) {
+  for (int high = list.count; high - low > 1;) {
     const int middle = (low + high) / 2;
-    (segment.first_block[middle] <= block ? low : high) = middle;
+    (list.first_block[middle] <= block ? low : high) = middle;
   }
   return low;
 }
 
 template <class T>
-__device__ __forceinline__ const T* row_of(const Segment& segment, const void* const* table, const Shape& shape, int t,
+__device__ __forceinline__ const T* row_of(const TensorList& list, const void* const* table, const Shape& shape, int t,
                                            int64_t n) {
   if (table) {
-    return static_cast<const T*>(table[(segment.first_tensor + t) * shape.clients + n]);
+    return static_cast<const T*>(table[(list.first_tensor + t) * shape.clients + n]);
   }
-  return static_cast<const T*>(segment.base[t]) + n * segment.stride[t];
+  return static_cast<const T*>(list.base[t]) + n * list.stride[t];
 }
 
 __device__ __forceinline__ bool is_finite(double value) {
@@ -56,26 +56,26 @@ __device__ __forceinline__ bool is_finite(float value) {
   return value - value == 0;
 }
 
-// Block (b, y): one run of columns of one tensor, mixtures [y * kMixtures, ...).
+// Block (b, y): consecutive columns of one tensor, mixtures [y * kMixtures, ...).
 template <class T, int kMixtures>
 __global__ void __launch_bounds__(kThreads)
-    aggregate_kernel(const Segment segment, const void* const* table, const Shape shape, const accumulate_t<T>* weights,
+    aggregate_kernel(const TensorList list, const void* const* table, const Shape shape, const accumulate_t<T>* weights,
                      int64_t* nonfinite) {
   using A = accumulate_t<T>;
   constexpr int kCount = Pack<T>::kCount;
-  const int t = find_tensor(segment, blockIdx.x);
-  const int64_t numel = segment.numel[t];
+  const int t = find_tensor(list, blockIdx.x);
+  const int64_t numel = list.numel[t];
   const int64_t column =
-      (int64_t{static_cast<int>(blockIdx.x) - segment.first_block[t]} * kThreads + threadIdx.x) * kCount;
-  const int64_t group = (segment.first_tensor + t) / shape.tensors_per_group;
+      (int64_t{static_cast<int>(blockIdx.x) - list.first_block[t]} * kThreads + threadIdx.x) * kCount;
+  const int64_t group = (list.first_tensor + t) / shape.tensors_per_group;
   const int64_t first = int64_t{blockIdx.y} * kMixtures;
-  const int mixtures = static_cast<int>(least(shape.mixtures - first, kMixtures));
+  const int mixtures = static_cast<int>(min(shape.mixtures - first, kMixtures));
   const A* w = weights + (group * shape.mixtures + first) * shape.clients;
   const bool counts = nonfinite != nullptr && blockIdx.y == 0;
 
   A sums[kMixtures][kCount] = {};
   for (int64_t n = 0; n < shape.clients; ++n) {
-    const Pack<T> x = load_pack(row_of<T>(segment, table, shape, t, n), column, numel);
+    const Pack<T> x = load_pack(row_of<T>(list, table, shape, t, n), column, numel);
     int bad = 0;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    // Bad values are rare: a vote of the warp comes before any sum or atomic.
+    // Non-finite values are rare: a warp vote avoids the sum and the atomic.
     if (counts && __any_sync(kAllLanes, bad)) {
       bad = warp_sum(bad);
       if (threadIdx.x % kWarp == 0) {
@@ -105,33 +105,33 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kCount; ++i) {
         result.values[i] = narrow<T>(sums[m][i]);
       }
-      store_pack(static_cast<T*>(segment.out[t]) + (first + m) * numel, column, numel, result);
+      store_pack(static_cast<T*>(list.out[t]) + (first + m) * numel, column, numel, result);
     }
   }
 }
 
-// A block walks over tiles of columns. The tile's gradients are staged in shared memory once, for all clients; each
-// warp takes every (kThreads / kWarp)-th client, writes its gradient row and adds its dot products to the block's own
-// sums.
+// Each block loops over tiles of columns. The gradients of a tile are staged in shared memory once for all clients;
+// each warp handles every (kThreads / kWarp)-th client, writes its gradient row and adds its dot products to the
+// partial sums of the block.
 template <class T, int kMixtures>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
-    aggregate_backward_kernel(const Segment segment, const void* const* table, const Shape shape,
+    aggregate_backward_kernel(const TensorList list, const void* const* table, const Shape shape,
                               const accumulate_t<T>* weights, bool writes_rows, double* partial, int tiles) {
   using A = accumulate_t<T>;
   PFL_SHARED(A, staged, kMixtures * kTile);
   const int lane = threadIdx.x % kWarp;
   const int64_t pairs = shape.mixtures * shape.clients;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int t = find_tensor(segment, tile);
-    const int64_t numel = segment.numel[t];
-    const int64_t begin = int64_t{tile - segment.first_block[t]} * kTile;
-    const int count = static_cast<int>(least(numel - begin, kTile));
-    const int64_t group = (segment.first_tensor + t) / shape.tensors_per_group;
+    const int t = find_tensor(list, tile);
+    const int64_t numel = list.numel[t];
+    const int64_t begin = int64_t{tile - list.first_block[t]} * kTile;
+    const int count = static_cast<int>(min(numel - begin, kTile));
+    const int64_t group = (list.first_tensor + t) / shape.tensors_per_group;
     const A* w = weights + group * pairs;
-    const T* grads = static_cast<const T*>(segment.grads[t]) + begin;
+    const T* grads = static_cast<const T*>(list.grads[t]) + begin;
     for (int64_t first = 0; first < shape.mixtures; first += kMixtures) {
-      const int mixtures = static_cast<int>(least(shape.mixtures - first, kMixtures));
-      __syncthreads();  // nobody may still read the previous gradients
+      const int mixtures = static_cast<int>(min(shape.mixtures - first, kMixtures));
+      __syncthreads();  // wait for reads of the previous gradients
       for (int i = threadIdx.x; i < mixtures * count; i += kThreads) {
         const int m = i / count;
         const int j = i % count;
@@ -139,10 +139,10 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
       }
       __syncthreads();
       for (int64_t n = threadIdx.x / kWarp; n < shape.clients; n += kThreads / kWarp) {
-        const T* x = row_of<T>(segment, table, shape, t, n) + begin;
-        T* out = static_cast<T*>(segment.out[t]) + n * numel + begin;
+        const T* x = row_of<T>(list, table, shape, t, n) + begin;
+        T* out = static_cast<T*>(list.out[t]) + n * numel + begin;
         A dots[kMixtures] = {};
-#pragma unroll 1  // left to itself the compiler unrolls until registers spill
+#pragma unroll 1  // the compiler would unroll until registers spill
         for (int j = lane; j < count; j += kWarp) {
           const A value = partial ? widen(x[j]) : A(0);
           A sum = 0;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
             }
           }
           if (writes_rows && first == 0) {
-            // Mixtures that are not staged yet are read directly: a row is rounded and written only once.
+            // Reads the other mixtures from global memory, so a row is rounded and written only once.
 #pragma unroll 1
             for (int64_t m = kMixtures; m < shape.mixtures; ++m) {
               sum += w[m * shape.clients + n] * widen(grads[m * numel + j]);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
   }
 }
 
-// Sums the parts into the first one, in their order.
+// Adds all parts to the first one, in their order.
 __global__ void __launch_bounds__(kThreads) sum_parts_kernel(double* partial, int64_t parts, int64_t pairs) {
   const int64_t pair = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (pair < pairs) {
@@ -187,26 +187,26 @@ __global__ void __launch_bounds__(kThreads) sum_parts_kernel(double* partial, in
   }
 }
 
-// Calls launch(segment, blocks) for the model's tensors, as many at a time as kernel arguments can hold.
+// Calls launch(list, blocks) for all tensors, kTensorsPerLaunch at a time.
 template <class Launch>
-int for_each_segment(const AggregateSizes& sizes, const AggregateRows& rows, const void* const* grads, void* const* out,
-                     int64_t columns_per_block, Launch launch) {
+int for_each_tensor_list(const AggregateSizes& sizes, const AggregateRows& rows, const void* const* grads,
+                         void* const* out, int64_t columns_per_block, Launch launch) {
   for (int64_t first = 0; first < sizes.tensors; first += kTensorsPerLaunch) {
-    Segment segment = {};
-    segment.first_tensor = first;
-    for (int64_t t = first; t < sizes.tensors && segment.count < kTensorsPerLaunch; ++t) {
-      const int i = segment.count++;
-      segment.base[i] = rows.base[t];
-      segment.stride[i] = rows.stride[t];
-      segment.numel[i] = rows.numel[t];
-      segment.grads[i] = grads ? grads[t] : nullptr;
-      segment.out[i] = out ? out[t] : nullptr;
+    TensorList list = {};
+    list.first_tensor = first;
+    for (int64_t t = first; t < sizes.tensors && list.count < kTensorsPerLaunch; ++t) {
+      const int i = list.count++;
+      list.base[i] = rows.base[t];
+      list.stride[i] = rows.stride[t];
+      list.numel[i] = rows.numel[t];
+      list.grads[i] = grads ? grads[t] : nullptr;
+      list.out[i] = out ? out[t] : nullptr;
       const int64_t blocks = (rows.numel[t] + columns_per_block - 1) / columns_per_block;
-      segment.first_block[i + 1] = segment.first_block[i] + static_cast<int>(blocks);
+      list.first_block[i + 1] = list.first_block[i] + static_cast<int>(blocks);
     }
-    const int blocks = segment.first_block[segment.count];
+    const int blocks = list.first_block[list.count];
     if (blocks > 0) {
-      launch(segment, blocks);
+      launch(list, blocks);
     }
     if (const cudaError_t error = cudaGetLastError()) {
       return static_cast<int>(error);
@@ -225,9 +225,9 @@ int forward(const AggregateForward& p, cudaStream_t stream) {
   if (p.sizes.tensors == 0 || mixture_blocks == 0) {
     return 0;
   }
-  return for_each_segment(
-      p.sizes, p.rows, nullptr, p.out, int64_t{kThreads} * Pack<T>::kCount, [&](const Segment& segment, int blocks) {
-        PFL_LAUNCH((aggregate_kernel<T, kMixtures>), dim3(blocks, mixture_blocks), dim3(kThreads), 0, stream, segment,
+  return for_each_tensor_list(
+      p.sizes, p.rows, nullptr, p.out, int64_t{kThreads} * Pack<T>::kCount, [&](const TensorList& list, int blocks) {
+        PFL_LAUNCH((aggregate_kernel<T, kMixtures>), dim3(blocks, mixture_blocks), dim3(kThreads), 0, stream, list,
                    p.rows.table, shape_of(p.sizes), static_cast<const accumulate_t<T>*>(p.weights), p.nonfinite);
       });
 }
@@ -238,9 +238,9 @@ int backward(const AggregateBackward& p, cudaStream_t stream) {
     return 0;
   }
   const int error =
-      for_each_segment(p.sizes, p.rows, p.grads, p.grad_rows, kTile, [&](const Segment& segment, int tiles) {
-        const int blocks = static_cast<int>(least(tiles, p.parts));
-        PFL_LAUNCH((aggregate_backward_kernel<T, kMixtures>), dim3(blocks), dim3(kThreads), 0, stream, segment,
+      for_each_tensor_list(p.sizes, p.rows, p.grads, p.grad_rows, kTile, [&](const TensorList& list, int tiles) {
+        const int blocks = static_cast<int>(min(tiles, p.parts));
+        PFL_LAUNCH((aggregate_backward_kernel<T, kMixtures>), dim3(blocks), dim3(kThreads), 0, stream, list,
                    p.rows.table, shape_of(p.sizes), static_cast<const accumulate_t<T>*>(p.weights),
                    p.grad_rows != nullptr, p.grad_weights, tiles);
       });

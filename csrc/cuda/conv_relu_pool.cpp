@@ -7,7 +7,7 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kMostParts = 32;  // of a client: enough blocks for a GPU, few sums to add up
+constexpr int64_t kMaxParts = 32;  // per client: enough blocks for a GPU, few partial sums
 
 std::tuple<Tensor, Tensor> conv_relu_pool_cuda(Tensor x, Tensor weight, Tensor bias, int64_t padding) {
   const Launch launch("pfl_fast::conv_relu_pool", x);
@@ -16,7 +16,7 @@ std::tuple<Tensor, Tensor> conv_relu_pool_cuda(Tensor x, Tensor weight, Tensor b
 }
 
 int64_t samples_per_part(const ConvReluPoolSizes& sizes) {
-  return sizes.samples <= kMostParts ? 1 : (sizes.samples + kMostParts - 1) / kMostParts;
+  return sizes.samples <= kMaxParts ? 1 : (sizes.samples + kMaxParts - 1) / kMaxParts;
 }
 
 std::tuple<Tensor, Tensor, Tensor> conv_relu_pool_backward_cuda(Tensor grad, Tensor x, Tensor weight, Tensor index,

@@ -1,5 +1,5 @@
-// CUDA kernels of `conv_relu_pool`. A lane per output channel: results, gradients and weights of a warp lie side by
-// side, and all its lanes read the same pixel, or one of four neighbours.
+// CUDA kernels of `conv_relu_pool`. One lane per output channel: results, gradients and weights of a warp are
+// contiguous, and all its lanes read the same pixel or one of four neighbours.
 #include "conv_relu_pool_kernel.h"
 
 #include "platform.cuh"
@@ -7,11 +7,11 @@
 namespace pfl {
 namespace {
 
-constexpr int kWarps = 8;  // in the forward one pooling window each, side by side
+constexpr int kWarps = 8;  // per block; in the forward one pooling window each
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kMost = kConvMostKernel;
-constexpr int kTileRows = kMost + 1;                  // rows of pixels that a row of windows looks at
-constexpr int kTileColumns = 2 * kWarps + kMost - 1;  // columns that kWarps windows look at
+constexpr int kMaxKernel = kConvMaxKernel;
+constexpr int kTileRows = kMaxKernel + 1;                  // rows of pixels of a row of windows
+constexpr int kTileColumns = 2 * kWarps + kMaxKernel - 1;  // columns of pixels of kWarps windows
 
 template <class T>
 __device__ __forceinline__ accumulate_t<T> pixel_or_zero(const T* plane, const Strided<const void*>& x,
@@ -20,11 +20,12 @@ __device__ __forceinline__ accumulate_t<T> pixel_or_zero(const T* plane, const S
   return inside ? widen(plane[row * x.row + column * x.column]) : accumulate_t<T>(0);
 }
 
-// Block (sample, row of windows and kWarps columns of it; kWarp output channels). Input channels are staged in turn.
+// Block (x: sample, row of windows, kWarps of its columns; y: kWarp output channels). Stages one input channel per
+// pass.
 template <class T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p) {
   using A = accumulate_t<T>;
-  PFL_SHARED(A, weights, kMost * kMost * kWarp);
+  PFL_SHARED(A, weights, kMaxKernel * kMaxKernel * kWarp);
   PFL_SHARED(A, pixels, kTileRows * kTileColumns);
   const ConvReluPoolSizes& s = p.sizes;
   const int k = static_cast<int>(s.kernel), taps = k * k;
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p)
   const A bias = exists ? widen(static_cast<const T*>(p.bias)[client * s.outputs + output]) : A(0);
   A sums[4] = {bias, bias, bias, bias};
   for (int64_t channel = 0; channel < s.channels; ++channel) {
-    __syncthreads();  // nobody may still read the previous channel
+    __syncthreads();  // wait for reads of the previous channel
     for (int i = threadIdx.x; i < taps * kWarp; i += kThreads) {
       const int tap = i % taps, of = i / taps;
       const T* kernel = kernels + (first_output + of) * p.weight.first + channel * p.weight.second;
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p)
       }
     }
   }
-  // The first of equal pixels wins, the last that is NaN.
+  // The maximum is the first of equal pixels, or the last NaN.
   A best = sums[0];
   int winner = 0;
 #pragma unroll
@@ -73,36 +74,36 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p)
   const int64_t column = first_column + warp;
   if (exists && column < s.pooled_width) {
     const int64_t at = ((image * s.pooled_height + row) * s.pooled_width + column) * s.outputs + output;
-    const bool cut = best <= A(0);
-    static_cast<T*>(p.out)[at] = narrow<T>(cut ? A(0) : best);
-    p.index[at] = static_cast<uint8_t>(cut ? kConvCut : winner);
+    const bool inactive = best <= A(0);
+    static_cast<T*>(p.out)[at] = narrow<T>(inactive ? A(0) : best);
+    p.index[at] = static_cast<uint8_t>(inactive ? kConvInactive : winner);
   }
 }
 
-// Block (part of a client's samples and row of a kernel, after the last of which comes the bias; kWarp output
-// channels). Warps take pixels in turn; their sums are added in the order of the warps.
+// Block (x: part of a client's samples and kernel row, the bias as last row; y: kWarp output channels). Windows are
+// distributed over warps, whose sums are added in the order of the warps.
 template <class T>
 __global__ void __launch_bounds__(kThreads) parts_kernel(const ConvReluPoolBackward p) {
   using A = accumulate_t<T>;
-  PFL_SHARED(A, partial, kWarps * kMost * kWarp);
+  PFL_SHARED(A, partial, kWarps * kMaxKernel * kWarp);
   const ConvReluPoolSizes& s = p.sizes;
   const int k = static_cast<int>(s.kernel), lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t kernel_rows = s.channels * s.kernel, kernel_row = blockIdx.x % (kernel_rows + 1);
   const int64_t part = blockIdx.x / (kernel_rows + 1), client = part / p.parts_per_client;
   const int64_t first_sample = part % p.parts_per_client * p.samples_per_part;
-  const int64_t samples = least(p.samples_per_part, s.samples - first_sample);
+  const int64_t samples = min(p.samples_per_part, s.samples - first_sample);
   const int64_t output = int64_t{blockIdx.y} * kWarp + lane;
   const bool is_bias = kernel_row == kernel_rows;
   const T* planes = static_cast<const T*>(p.x.data) + client * p.x.client + kernel_row / k * p.x.second;
   const T* grads = static_cast<const T*>(p.grad.data) + client * p.grad.client + output * p.grad.second;
   const uint8_t* winners = p.index.data + client * p.index.client + output * p.index.second;
   const int64_t windows = s.pooled_height * s.pooled_width;
-  A sums[kMost] = {};
+  A sums[kMaxKernel] = {};
   for (int64_t i = warp; output < s.outputs && i < samples * windows; i += kWarps) {
     const int64_t sample = first_sample + i / windows;
     const int64_t row = i % windows / s.pooled_width, column = i % s.pooled_width;
     const int winner = winners[sample * p.index.first + row * p.index.row + column * p.index.column];
-    if (winner >= kConvCut) {
+    if (winner >= kConvInactive) {
       continue;
     }
     const A grad = widen(grads[sample * p.grad.first + row * p.grad.row + column * p.grad.column]);
@@ -113,29 +114,29 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const ConvReluPoolBackw
     const int64_t top = 2 * row + winner / 2 + kernel_row % k - s.padding;
     const int64_t left = 2 * column + winner % 2 - s.padding;
 #pragma unroll
-    for (int tap = 0; tap < kMost; ++tap) {
+    for (int tap = 0; tap < kMaxKernel; ++tap) {
       if (tap < k) {
         sums[tap] = sums[tap] + grad * pixel_or_zero(planes + sample * p.x.first, p.x, s, top, left + tap);
       }
     }
   }
 #pragma unroll
-  for (int tap = 0; tap < kMost; ++tap) {
-    partial[(warp * kMost + tap) * kWarp + lane] = sums[tap];
+  for (int tap = 0; tap < kMaxKernel; ++tap) {
+    partial[(warp * kMaxKernel + tap) * kWarp + lane] = sums[tap];
   }
   __syncthreads();
-  const int tap = warp;  // there are more warps than taps in a row
+  const int tap = warp;  // a kernel row has fewer taps than there are warps
   if (output < s.outputs && tap < (is_bias ? 1 : k)) {
     A sum = 0;
     for (int other = 0; other < kWarps; ++other) {
-      sum = sum + partial[(other * kMost + tap) * kWarp + lane];
+      sum = sum + partial[(other * kMaxKernel + tap) * kWarp + lane];
     }
-    const int64_t place = part * (kernel_rows * k + 1) + kernel_row * k + tap;
-    static_cast<A*>(p.parts)[place * s.outputs + output] = sum;
+    const int64_t offset = part * (kernel_rows * k + 1) + kernel_row * k + tap;
+    static_cast<A*>(p.parts)[offset * s.outputs + output] = sum;
   }
 }
 
-// A thread per weight or bias: its parts in their order.
+// One thread per weight or bias: adds its parts in their order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_parts_kernel(const ConvReluPoolBackward p) {
   using A = accumulate_t<T>;
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kThreads) add_parts_kernel(const ConvReluPoolB
   }
 }
 
-// A thread per pixel of x: of all windows that see it, those that it helped to win.
+// One thread per pixel of x: gathers the gradients of the maxima whose receptive field contains it.
 template <class T>
 __global__ void __launch_bounds__(kThreads) grad_x_kernel(const ConvReluPoolBackward p) {
   using A = accumulate_t<T>;

@@ -8,7 +8,7 @@
 namespace pfl {
 namespace {
 
-// Each part is one block's work: few rows, so that a small batch still fills the device.
+// Each part is one block; few rows per block let a small batch fill the device.
 int64_t rows_per_part(int64_t) {
   return 4;
 }

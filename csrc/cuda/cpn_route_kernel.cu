@@ -1,5 +1,5 @@
-// CUDA kernels of `cpn_route`: a block takes a row, which comes from memory once and is found in cache by every later
-// step. The formulas are those of the CPU kernel; sums over a row are added in another order.
+// CUDA kernels of `cpn_route`: one block per row, which is read from memory once and then from cache. The formulas are
+// those of the CPU kernel; sums over a row are added in another order.
 #include "cpn_route_kernel.h"
 
 #include "cpn_policy.h"
@@ -11,13 +11,13 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBackwardBlocks = 3;  // resident blocks to compile the backward for: 170 registers each, no spills
+constexpr int kBackwardBlocks = 3;  // resident blocks of the backward: 170 registers per thread, no spills
 
-// Of all threads, the same for all; in the order of the warps.
+// Sum over all threads, in the order of the warps; every thread returns it.
 template <class A>
 __device__ A block_sum(A value, A* shared) {
   value = warp_sum(value);
-  __syncthreads();  // nobody may still read the sums of the last time
+  __syncthreads();  // wait for reads of the previous sums
   if (threadIdx.x % kWarp == 0) {
     shared[threadIdx.x / kWarp] = value;
   }
@@ -30,7 +30,7 @@ __device__ A block_sum(A value, A* shared) {
   return total;
 }
 
-// The sum over a row of term(value).
+// Sum of term(value) over a row.
 template <class T, class Term>
 __device__ accumulate_t<T> row_sum(const T* row, int64_t width, accumulate_t<T>* shared, Term term) {
   constexpr int kCount = Pack<T>::kCount;
@@ -50,20 +50,20 @@ __device__ accumulate_t<T> row_sum(const T* row, int64_t width, accumulate_t<T>*
 template <class T>
 __device__ RowStats<accumulate_t<T>> row_stats(const T* row, int64_t width, double eps, accumulate_t<T>* shared) {
   using A = accumulate_t<T>;
-  // Differences from the first value: a row of equal values has exactly that mean and no variance.
+  // Sums differences from the first value: a row of equal values has exactly that mean and variance 0.
   const A shift = widen(row[0]);
   const A sum = row_sum(row, width, shared, [=](A x) { return x - shift; });
   const A mean = shift + sum / static_cast<A>(width);
   const A square = row_sum(row, width, shared, [=](A x) { return (x - mean) * (x - mean); });
-  return {mean, inverse_root(square / static_cast<A>(width) + static_cast<A>(eps))};
+  return {mean, inverse_sqrt(square / static_cast<A>(width) + static_cast<A>(eps))};
 }
 
-// What a thread needs of one row: where it is, its statistics, its noise.
+// Pointers, statistics and noise seed of one row.
 template <class T>
 struct Row {
   using A = accumulate_t<T>;
   int64_t features;
-  int64_t element;  // of [b, K], where the row begins
+  int64_t element;  // first element in [b, K]
   const T *a, *gamma, *beta;
   bool noisy;
   uint64_t seed;
@@ -88,7 +88,7 @@ __device__ __forceinline__ Row<T> row_of(const RouteSizes& sizes, const CpnRoute
   return result;
 }
 
-// Logits of neighbouring pairs and what the affine map does to them.
+// Logits, gamma and beta of a pack of pairs.
 template <class T>
 struct Logits {
   Pack<T> a0, a1, gamma0, gamma1, beta0, beta1;
@@ -101,7 +101,7 @@ __device__ __forceinline__ Logits<T> load_logits(const Row<T>& row, int64_t colu
           load_pack(row.gamma + k, column, k), load_pack(row.beta, column, k),  load_pack(row.beta + k, column, k)};
 }
 
-// One pair: its normalized and rectified logits and the shares they give.
+// One pair: normalized logits x, logits y after affine map and ReLU, and the resulting shares.
 template <class A>
 struct Pair {
   A x0, x1, y0, y1;
@@ -115,8 +115,8 @@ __device__ __forceinline__ Pair<accumulate_t<T>> pair_at(const Row<T>& row, cons
   Pair<A> pair;
   pair.x0 = normalized(widen(logits.a0.values[i]), row.stats);
   pair.x1 = normalized(widen(logits.a1.values[i]), row.stats);
-  pair.y0 = rectified(pair.x0 * widen(logits.gamma0.values[i]) + widen(logits.beta0.values[i]));
-  pair.y1 = rectified(pair.x1 * widen(logits.gamma1.values[i]) + widen(logits.beta1.values[i]));
+  pair.y0 = relu(pair.x0 * widen(logits.gamma0.values[i]) + widen(logits.beta0.values[i]));
+  pair.y1 = relu(pair.x1 * widen(logits.gamma1.values[i]) + widen(logits.beta1.values[i]));
   A difference = pair.y0 - pair.y1;
   if (row.noisy) {
     difference = difference + noise.at<A>(static_cast<uint64_t>(row.element + column + i));
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads) cpn_route_kernel(const CpnRouteForwa
   }
 }
 
-// One pair's gradients: behind the ReLU (z), and of the normalized logits (t).
+// Gradients of one pair: of the ReLU's input (z) and of the normalized logits (t).
 template <class A>
 struct PairGradient {
   A z0, z1, t0, t1;
@@ -167,8 +167,7 @@ __device__ __forceinline__ PairGradient<accumulate_t<T>> gradient_at(const Row<T
   return {z0, z1, z0 * widen(logits.gamma0.values[i]), z1 * widen(logits.gamma1.values[i])};
 }
 
-// A block owns one part: it walks over the part's rows, and each thread adds up gamma and beta for columns that no
-// other thread touches.
+// One block per part: it loops over the rows of the part, and each thread sums gamma and beta for its own columns.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks) cpn_route_backward_kernel(const CpnRouteBackward p) {
   using A = accumulate_t<T>;
@@ -180,9 +179,9 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks) cpn_route_backward_
   A* beta_sum = static_cast<A*>(p.beta_parts) + blockIdx.x * 2 * features;
   const int64_t client_row = blockIdx.x / p.parts * p.sizes.rows;
   const int64_t first = part * p.rows_per_part;
-  const int64_t last = least(first + p.rows_per_part, p.sizes.rows);
+  const int64_t last = min(first + p.rows_per_part, p.sizes.rows);
   for (int64_t column = int64_t{threadIdx.x} * kCount; column < features; column += kThreads * kCount) {
-    for (int64_t j = column; j < least(column + kCount, features); ++j) {
+    for (int64_t j = column; j < min(column + kCount, features); ++j) {
       gamma_sum[j] = gamma_sum[features + j] = beta_sum[j] = beta_sum[features + j] = 0;
     }
   }
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks) cpn_route_backward_
     }
     const A mean = block_sum(sum, shared) / static_cast<A>(2 * features);
     const A mean_product = block_sum(product, shared) / static_cast<A>(2 * features);
-    // Once more through the row: to compute the gradients again is cheaper than to keep them for rows of any width.
+    // Second pass over the row: recomputing the gradients is cheaper than storing them for rows of any width.
 #pragma unroll 1
     for (int64_t column = int64_t{threadIdx.x} * kCount; column < features; column += kThreads * kCount) {
       const Logits<T> logits = load_logits(row, column);
@@ -245,7 +244,7 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks) cpn_route_backward_
   }
 }
 
-// The parts of one column, added up in their order.
+// Sum of the parts of one column, in their order.
 template <class T>
 __device__ __forceinline__ T add_parts(const void* parts, int64_t count, int64_t client, int64_t width,
                                        int64_t column) {

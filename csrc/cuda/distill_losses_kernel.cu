@@ -1,5 +1,5 @@
-// CUDA kernels of `distill_losses`: sixteen threads share a row and add in the order of the CPU kernel's lanes, so that
-// in float the bits are the same.
+// CUDA kernels of `distill_losses`: 16 threads per row add in the order of the CPU kernel's lanes, so in float the bits
+// are the same.
 #include "distill_losses_kernel.h"
 
 #include "elementary.h"
@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kLanes = static_cast<int>(kDistillLanes);
-constexpr int kResidentBlocks = 2;          // to compile for: 128 registers each, no spills in double either
-constexpr int kGroups = kThreads / kLanes;  // rows a block works on at once; also the lanes of sums over rows
+constexpr int kResidentBlocks = 2;          // per multiprocessor: 128 registers per thread, no spills in double either
+constexpr int kGroups = kThreads / kLanes;  // rows per block and pass; also the lanes of sums over rows
 
-// Over the sixteen threads of a row; all of them get the result. Every thread of the warp must come here.
+// Sum over the 16 threads of a row, returned to all of them. All threads of the warp must call it.
 template <class A>
 __device__ __forceinline__ A group_sum(A value) {
 #pragma unroll
@@ -33,13 +33,13 @@ __device__ __forceinline__ A group_max(A value) {
   return value;
 }
 
-// log_of is for numbers; NaN stays NaN.
+// log_of does not handle NaN; sum - sum restores it.
 template <class A>
 __device__ __forceinline__ A log_of_sum(A sum) {
   return log_of(sum) + (sum - sum);
 }
 
-// Maxima and sums of one row, see distill_losses_kernel.h.
+// Maxima and sums of one row, as defined in distill_losses_kernel.h.
 template <class T>
 struct Row {
   using A = accumulate_t<T>;
@@ -54,9 +54,9 @@ struct Row {
         y_u(static_cast<const T*>(in.y_u) + row * in.classes),
         classes(in.classes),
         lane(static_cast<int>(threadIdx.x) % kLanes) {
-    max_g = largest(y_g);
-    max_p = largest(y_p);
-    max_u = largest(y_u);
+    max_g = row_max(y_g);
+    max_p = row_max(y_p);
+    max_u = row_max(y_u);
     s_g = s_p = s_u = u = x_g = x_p = A(0);
 #pragma unroll 1
     for (int64_t c = lane; c < classes; c += kLanes) {
@@ -77,17 +77,17 @@ struct Row {
     x_p = group_sum(x_p);
   }
 
-  __device__ __forceinline__ A largest(const T* y) const {
-    A most = widen(y[0]);
+  __device__ __forceinline__ A row_max(const T* y) const {
+    A max = widen(y[0]);
 #pragma unroll 1
     for (int64_t c = lane; c < classes; c += kLanes) {
       const A value = widen(y[c]);
-      most = value > most ? value : most;
+      max = value > max ? value : max;
     }
-    return group_max(most);
+    return group_max(max);
   }
 
-  // A target out of range is the caller's mistake, but nothing is read there.
+  // A target out of range is a caller error; it is never used to read memory.
   __device__ __forceinline__ A cross_entropy(const T* y, A max, A sum, int64_t target) const {
     const A d = target >= 0 && target < classes ? widen(y[target]) - max : A(0);
     return log_of_sum(sum) - d;
@@ -96,12 +96,12 @@ struct Row {
 
 template <class A>
 __device__ __forceinline__ void write_mean(const DistillForward& p, int term, int64_t client, double sum) {
-  // An index that is known only at run time would move the arguments into local memory.
+  // A dynamic index would move the arguments into local memory.
   void* const out = term == 0 ? p.out[0] : term == 1 ? p.out[1] : term == 2 ? p.out[2] : p.out[3];
   static_cast<A*>(out)[client] = static_cast<A>(sum / static_cast<double>(p.in.rows));
 }
 
-// A block sums one part of one client's rows; if that is all of them it writes the means at once.
+// One block per part of a client's rows. If there is only one part, it writes the means.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kResidentBlocks)
     distill_losses_kernel(const DistillForward p, int64_t parts) {
@@ -109,12 +109,12 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks)
   PFL_SHARED(double, sums, kDistillTerms* kGroups);
   const int64_t client = int64_t{blockIdx.x} / parts;
   const int64_t first = int64_t{blockIdx.x} % parts * kDistillPartRows;
-  const int count = static_cast<int>(least(p.in.rows - first, kDistillPartRows));
+  const int count = static_cast<int>(min(p.in.rows - first, kDistillPartRows));
   const int group = static_cast<int>(threadIdx.x) / kLanes;
   double gce = 0, lce = 0, ent = 0, dis = 0;
 #pragma unroll 1
   for (int i = group; i - group < count; i += kGroups) {
-    // Warps stay together: a group without a row of its own repeats the last one and drops the result.
+    // All threads of a warp must take part in shuffles: a group without a row repeats the last one, without a result.
     const int64_t at = client * p.in.rows + first + (i < count ? i : count - 1);
     const Row<T> row(p.in, at);
     if (i < count) {
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks)
     sums[3 * kGroups + group] = dis;
   }
   __syncthreads();
-  if (threadIdx.x < kDistillTerms * kGroups) {  // two whole warps
+  if (threadIdx.x < kDistillTerms * kGroups) {  // exactly two warps
     const int term = static_cast<int>(threadIdx.x) / kGroups;
     const double sum = group_sum(sums[threadIdx.x]);
     if (threadIdx.x % kGroups == 0) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks)
   }
 }
 
-// A thread adds the parts of one client and term, in their order.
+// One thread per client and term: adds its parts in their order.
 template <class A>
 __global__ void __launch_bounds__(kThreads) distill_mean_kernel(const DistillForward p, int64_t parts) {
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -164,10 +164,10 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, kResidentBlocks) distill_losses_backward_kernel(const DistillBackward p) {
   using A = accumulate_t<T>;
   const int64_t rows = p.in.clients * p.in.rows;
-  const int64_t mine = int64_t{blockIdx.x} * kGroups + threadIdx.x / kLanes;
-  const int64_t at = least(mine, rows - 1);  // warps stay together
+  const int64_t group_row = int64_t{blockIdx.x} * kGroups + threadIdx.x / kLanes;
+  const int64_t at = min(group_row, rows - 1);  // all threads of a warp must take part in shuffles
   const Row<T> row(p.in, at);
-  if (mine >= rows) {
+  if (group_row >= rows) {
     return;
   }
   const int64_t client = at / p.in.rows, target = p.in.target[at];

@@ -1,5 +1,5 @@
-// CUDA kernels of `gumbel_mask`: one pass, a thread does whole Philox blocks of four values. In float every value has
-// the bits of the CPU kernel's.
+// CUDA kernels of `gumbel_mask`: one pass, whole Philox blocks of four values per thread. In float all values have the
+// bits of the CPU kernel.
 #include "gumbel_mask_kernel.h"
 
 #include "elementary.h"
@@ -47,13 +47,13 @@ __device__ __forceinline__ void store_run(T* row, int64_t column, int64_t numel,
   }
 }
 
-// Where a thread works; past the last client there is nothing to do.
+// First value of a thread; threads past the last client return.
 template <class T>
-struct Place {
+struct Position {
   int64_t client;
   int64_t column;
 
-  __device__ __forceinline__ Place(const GumbelMask& mask) {
+  __device__ __forceinline__ Position(const GumbelMask& mask) {
     const int64_t runs = (mask.numel + kValues<T> - 1) / kValues<T>;
     const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
     client = index / runs;
@@ -62,12 +62,12 @@ struct Place {
 };
 
 template <class T>
-__device__ __forceinline__ Run<T> load_z(const GumbelMask& mask, const Place<T>& at) {
+__device__ __forceinline__ Run<T> load_z(const GumbelMask& mask, const Position<T>& at) {
   return load_run(static_cast<const T*>(mask.z) + at.client * mask.z_stride, at.column, mask.numel);
 }
 
 template <class T>
-__device__ __forceinline__ Run<T> load_noisy_logits(const GumbelMask& mask, const Place<T>& at) {
+__device__ __forceinline__ Run<T> load_noisy_logits(const GumbelMask& mask, const Position<T>& at) {
   using A = accumulate_t<T>;
   Run<T> noisy = load_run(static_cast<const T*>(mask.logits) + at.client * mask.logits_stride, at.column, mask.numel);
   if (mask.seeds) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ Run<T> load_noisy_logits(const GumbelMask& mask, cons
 template <class T>
 __global__ void __launch_bounds__(kThreads) gumbel_mask_kernel(const GumbelMaskForward p) {
   using A = accumulate_t<T>;
-  const Place<T> at(p.mask);
+  const Position<T> at(p.mask);
   if (at.client >= p.mask.clients) {
     return;
   }
@@ -99,9 +99,9 @@ __global__ void __launch_bounds__(kThreads) gumbel_mask_kernel(const GumbelMaskF
   for (int i = 0; i < kValues<T>; ++i) {
     const A value = z.values[i];
     if (p.mask.hard) {
-      const bool takes = noisy.values[i] >= static_cast<A>(p.mask.cut);
-      selected.values[i] = takes ? value : A(0);
-      rest.values[i] = takes ? A(0) : value;
+      const bool selects = noisy.values[i] >= static_cast<A>(p.mask.logit_threshold);
+      selected.values[i] = selects ? value : A(0);
+      rest.values[i] = selects ? A(0) : value;
     } else {
       const A soft = sigmoid_of(noisy.values[i] * static_cast<A>(p.mask.inverse_tau));
       selected.values[i] = value * soft;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) gumbel_mask_kernel(const GumbelMaskF
 template <class T>
 __global__ void __launch_bounds__(kThreads) gumbel_mask_backward_kernel(const GumbelMaskBackward p) {
   using A = accumulate_t<T>;
-  const Place<T> at(p.mask);
+  const Position<T> at(p.mask);
   if (at.client >= p.mask.clients) {
     return;
   }
@@ -131,10 +131,10 @@ __global__ void __launch_bounds__(kThreads) gumbel_mask_backward_kernel(const Gu
     const A inverse_tau = static_cast<A>(p.mask.inverse_tau);
     const A soft = sigmoid_of(noisy.values[i] * inverse_tau);
     const A left = g_selected.values[i], right = g_rest.values[i];
-    grad_z.values[i] = p.mask.hard ? (noisy.values[i] >= static_cast<A>(p.mask.cut) ? left : right)
+    grad_z.values[i] = p.mask.hard ? (noisy.values[i] >= static_cast<A>(p.mask.logit_threshold) ? left : right)
                                    : soft * left + (A(1) - soft) * right;
-    const A slope = soft * (A(1) - soft) * inverse_tau;
-    grad_logits.values[i] = slope * (z.values[i] * (left - right));
+    const A derivative = soft * (A(1) - soft) * inverse_tau;
+    grad_logits.values[i] = derivative * (z.values[i] * (left - right));
   }
   store_run(static_cast<T*>(p.grad_z) + row, at.column, p.mask.numel, grad_z);
   store_run(static_cast<T*>(p.grad_logits) + row, at.column, p.mask.numel, grad_logits);

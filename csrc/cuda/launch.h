@@ -1,4 +1,4 @@
-// Where a CUDA operator runs: the device of its tensors, the current stream there, and what to do if a launch fails.
+// Device guard, current stream and error check of a CUDA launch.
 #pragma once
 
 #include <torch/csrc/stable/accelerator.h>

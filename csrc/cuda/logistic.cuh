@@ -1,5 +1,4 @@
-// Logistic noise for kernels that walk over neighbouring elements: a block of four Philox numbers is drawn once for the
-// elements it serves.
+// Logistic noise for kernels that visit consecutive elements: a block of four Philox numbers is computed once.
 #pragma once
 
 #include "platform.cuh"
@@ -13,7 +12,7 @@ class LogisticRun {
   __device__ __forceinline__ explicit LogisticRun(uint64_t seed) : seed_(seed) {
   }
 
-  // The noise of this element. Elements that follow each other share the work.
+  // Noise of this element; consecutive elements share a Philox block.
   template <class Real>
   __device__ __forceinline__ Real at(uint64_t element) {
     if (!drawn_ || element / 4 != block_) {
@@ -21,7 +20,7 @@ class LogisticRun {
       bits_ = philox(seed_, block_);
       drawn_ = true;
     }
-    // Comparisons instead of an index: an array with a computed index would live in local memory.
+    // Comparisons instead of a dynamic index, which would move the array into local memory.
     const int word = static_cast<int>(element % 4);
     const uint32_t bits = word == 0 ? bits_.x[0] : word == 1 ? bits_.x[1] : word == 2 ? bits_.x[2] : bits_.x[3];
     return logistic_from<Real>(uniform_from(bits));

@@ -1,5 +1,5 @@
-// CUDA kernels of `mix`: a whole model in one launch, every value read and written once. Values are the CPU kernel's to
-// the bit; sums over a segment are added in an order of their own, which does not change from run to run.
+// CUDA kernels of `mix`: one launch per model, every value is read and written once. Values have the bits of the CPU
+// kernel; sums over a segment have another, but deterministic, order.
 #include "mix_kernel.h"
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kTile = static_cast<int>(kMixCudaTile);
-constexpr int kTensorsPerLaunch = 32;  // as many as fit into the 4 KiB of kernel arguments
+constexpr int kTensorsPerLaunch = 32;  // the most that fit into 4 KiB of kernel arguments
 
-// Part of the model, passed by value: no copy to the device, so a launch can be captured in a CUDA graph.
-struct Segment {
+// Tensors of one launch, passed by value: no copy to the device, so the launch can be captured in a CUDA graph.
+struct TensorList {
   const void* local[kTensorsPerLaunch];
   const void* global[kTensorsPerLaunch];
   const void* choices[kTensorsPerLaunch];
   const void* grads[kTensorsPerLaunch];
-  void* out[kTensorsPerLaunch];  // the result, or the gradient of the local tensor
+  void* out[kTensorsPerLaunch];  // result, or gradient of the local tensor
   void* out_global[kTensorsPerLaunch];
   void* out_choice[kTensorsPerLaunch];
   int64_t stride[4 * kTensorsPerLaunch];
@@ -34,13 +34,13 @@ struct Segment {
   bool hard;
 };
 
-// What a block works on: columns [begin, end) of one row of one tensor.
+// Tile of a block: columns [begin, end) of one row of one tensor.
 struct Tile {
   int tensor;
   int64_t row, begin, end;
 };
 
-__device__ __forceinline__ Tile find_tile(const Segment& s) {
+__device__ __forceinline__ Tile find_tile(const TensorList& s) {
   const int block = static_cast<int>(blockIdx.x);
   int t = 0;
   for (int beyond = s.count; beyond - t > 1;) {
@@ -49,31 +49,32 @@ __device__ __forceinline__ Tile find_tile(const Segment& s) {
   }
   const int64_t row = (block - s.first_tile[t]) / s.tiles_per_row[t];
   const int64_t begin = int64_t{(block - s.first_tile[t]) % s.tiles_per_row[t]} * kTile;
-  return {t, row, begin, least(begin + kTile, s.columns[t])};
+  return {t, row, begin, min(begin + kTile, s.columns[t])};
 }
 
 template <class T>
-__device__ __forceinline__ const T* row_of(const Segment& s, const void* const* tensors, int kind, const Tile& tile) {
+__device__ __forceinline__ const T* row_of(const TensorList& s, const void* const* tensors, int kind,
+                                           const Tile& tile) {
   return static_cast<const T*>(tensors[tile.tensor]) + tile.row * s.stride[4 * tile.tensor + kind];
 }
 
 template <class T>
-__device__ __forceinline__ T* out_row(const Segment& s, void* const* tensors, const Tile& tile) {
+__device__ __forceinline__ T* out_row(const TensorList& s, void* const* tensors, const Tile& tile) {
   return static_cast<T*>(tensors[tile.tensor]) + tile.row * s.columns[tile.tensor];
 }
 
 template <class A>
-__device__ __forceinline__ A used(const Segment& s, A choice) {
+__device__ __forceinline__ A effective_choice(const TensorList& s, A choice) {
   return s.hard ? (choice >= A(0.5) ? A(1) : A(0)) : choice;
 }
 
 template <class A>
-__device__ __forceinline__ A segment_choice(const Segment& s, const Tile& tile) {
-  return used(s, static_cast<const A*>(s.choice)[tile.row * s.segments + s.segment[tile.tensor]]);
+__device__ __forceinline__ A segment_choice(const TensorList& s, const Tile& tile) {
+  return effective_choice(s, static_cast<const A*>(s.choice)[tile.row * s.segments + s.segment[tile.tensor]]);
 }
 
 template <class T, bool kElementwise>
-__global__ void __launch_bounds__(kThreads) mix_kernel(const Segment s) {
+__global__ void __launch_bounds__(kThreads) mix_kernel(const TensorList s) {
   using A = accumulate_t<T>;
   constexpr int kCount = Pack<T>::kCount;
   const Tile tile = find_tile(s);
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const Segment s) {
   T* out = out_row<T>(s, s.out, tile);
   const A chosen = kElementwise ? A(0) : segment_choice<A>(s, tile);
   for (int64_t column = tile.begin + threadIdx.x * kCount; column < tile.end; column += kThreads * kCount) {
-    // A tensor that was not chosen at all is not even read.
+    // Copies the chosen tensor without reading the other one.
     if (!kElementwise && (chosen == A(0) || chosen == A(1))) {
       store_pack(out, column, tile.end, load_pack(chosen == A(0) ? local : global, column, tile.end));
       continue;
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const Segment s) {
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const A choice = kElementwise ? used(s, widen(c.values[i])) : chosen;
+      const A choice = kElementwise ? effective_choice(s, widen(c.values[i])) : chosen;
       const A from = widen(l.values[i]), to = widen(g.values[i]);
       const A mixed = from + choice * (to - from);
       result.values[i] = choice == A(0) ? l.values[i] : choice == A(1) ? g.values[i] : narrow<T>(mixed);
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const Segment s) {
   }
 }
 
-// factor * grad, exactly 0 where the factor is 0.
+// factor * grad; exactly 0 if the factor is 0.
 template <class T>
 __device__ __forceinline__ T scaled(accumulate_t<T> factor, T grad) {
   using A = accumulate_t<T>;
@@ -113,7 +114,7 @@ __device__ __forceinline__ T scaled(accumulate_t<T> factor, T grad) {
 
 template <class T, bool kElementwise>
 __global__ void __launch_bounds__(kThreads)
-    mix_backward_kernel(const Segment s, bool to_local, bool to_global, bool to_choice, double* partial) {
+    mix_backward_kernel(const TensorList s, bool to_local, bool to_global, bool to_choice, double* partial) {
   using A = accumulate_t<T>;
   constexpr int kCount = Pack<T>::kCount;
   const Tile tile = find_tile(s);
@@ -131,9 +132,9 @@ __global__ void __launch_bounds__(kThreads)
       g = load_pack(row_of<T>(s, s.global, 1, tile), column, tile.end);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const A slope = widen(grad.values[i]) * (widen(g.values[i]) - widen(l.values[i]));
-        result.values[i] = narrow<T>(slope);
-        sum += slope;  // values beyond the end were loaded as zeros
+        const A choice_gradient = widen(grad.values[i]) * (widen(g.values[i]) - widen(l.values[i]));
+        result.values[i] = narrow<T>(choice_gradient);
+        sum += choice_gradient;  // values past the end were loaded as zeros
       }
       if (to_choice) {
         store_pack(out_row<T>(s, s.out_choice, tile), column, tile.end, result);
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
     if (to_local) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const A choice = kElementwise ? used(s, widen(c.values[i])) : chosen;
+        const A choice = kElementwise ? effective_choice(s, widen(c.values[i])) : chosen;
         result.values[i] = scaled<T>(A(1) - choice, grad.values[i]);
       }
       store_pack(out_row<T>(s, s.out, tile), column, tile.end, result);
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
     if (to_global) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const A choice = kElementwise ? used(s, widen(c.values[i])) : chosen;
+        const A choice = kElementwise ? effective_choice(s, widen(c.values[i])) : chosen;
         result.values[i] = scaled<T>(choice, grad.values[i]);
       }
       store_pack(out_row<T>(s, s.out_global, tile), column, tile.end, result);
@@ -173,8 +174,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Block (row, segment): adds the tiles of the segment's tensors, each lane its own, then the lanes.
-__global__ void __launch_bounds__(kWarp) sum_tiles_kernel(const Segment s, const double* partial, double* grad_choice) {
+// Block (row, segment): each lane sums every kWarp-th tile of the segment's tensors, then the lanes are added.
+__global__ void __launch_bounds__(kWarp)
+    sum_tiles_kernel(const TensorList s, const double* partial, double* grad_choice) {
   const int64_t row = blockIdx.x;
   const int segment = static_cast<int>(blockIdx.y);
   double sum = 0;
@@ -182,9 +184,9 @@ __global__ void __launch_bounds__(kWarp) sum_tiles_kernel(const Segment s, const
     if (s.segment[t] != segment) {
       continue;
     }
-    const double* mine = partial + s.first_tile[t] + row * s.tiles_per_row[t];
+    const double* row_tiles = partial + s.first_tile[t] + row * s.tiles_per_row[t];
     for (int tile = threadIdx.x; tile < s.tiles_per_row[t]; tile += kWarp) {
-      sum += mine[tile];
+      sum += row_tiles[tile];
     }
   }
   sum = warp_sum(sum);
@@ -200,12 +202,12 @@ void* entry(void* const* tensors, int64_t t) {
   return tensors ? tensors[t] : nullptr;
 }
 
-// Calls launch(segment, tiles) for the model's tensors, as many at a time as kernel arguments can hold.
+// Calls launch(list, tiles) for all tensors, kTensorsPerLaunch at a time.
 template <class Launch>
-int for_each_segment(const MixTensors& in, const void* const* grads, void* const* out, void* const* out_global,
-                     void* const* out_choice, Launch launch) {
+int for_each_tensor_list(const MixTensors& in, const void* const* grads, void* const* out, void* const* out_global,
+                         void* const* out_choice, Launch launch) {
   for (int64_t first = 0; first < in.tensors; first += kTensorsPerLaunch) {
-    Segment s = {};
+    TensorList s = {};
     s.choice = in.choice;
     s.segments = in.segments;
     s.hard = in.hard != 0;
@@ -238,7 +240,7 @@ int for_each_segment(const MixTensors& in, const void* const* grads, void* const
 
 template <class T, bool kElementwise>
 int run(const MixForward& p, cudaStream_t stream) {
-  return for_each_segment(p.in, nullptr, p.out, nullptr, nullptr, [&](const Segment& s, int tiles) {
+  return for_each_tensor_list(p.in, nullptr, p.out, nullptr, nullptr, [&](const TensorList& s, int tiles) {
     PFL_LAUNCH((mix_kernel<T, kElementwise>), dim3(static_cast<unsigned>(tiles)), dim3(kThreads), 0, stream, s);
   });
 }
@@ -246,15 +248,16 @@ int run(const MixForward& p, cudaStream_t stream) {
 template <class T, bool kElementwise>
 int run(const MixBackward& p, cudaStream_t stream) {
   double* partial = p.partial;
-  return for_each_segment(p.in, p.grads, p.grad_local, p.grad_global, p.grad_choices, [&](const Segment& s, int tiles) {
-    PFL_LAUNCH((mix_backward_kernel<T, kElementwise>), dim3(static_cast<unsigned>(tiles)), dim3(kThreads), 0, stream, s,
-               p.grad_local != nullptr, p.grad_global != nullptr, p.grad_choices != nullptr, partial);
-    if (partial) {
-      const dim3 grid(static_cast<unsigned>(p.in.rows[0]), static_cast<unsigned>(p.in.segments));
-      PFL_LAUNCH(sum_tiles_kernel, grid, dim3(kWarp), 0, stream, s, partial, p.grad_choice);
-      partial += tiles;
-    }
-  });
+  return for_each_tensor_list(
+      p.in, p.grads, p.grad_local, p.grad_global, p.grad_choices, [&](const TensorList& s, int tiles) {
+        PFL_LAUNCH((mix_backward_kernel<T, kElementwise>), dim3(static_cast<unsigned>(tiles)), dim3(kThreads), 0,
+                   stream, s, p.grad_local != nullptr, p.grad_global != nullptr, p.grad_choices != nullptr, partial);
+        if (partial) {
+          const dim3 grid(static_cast<unsigned>(p.in.rows[0]), static_cast<unsigned>(p.in.segments));
+          PFL_LAUNCH(sum_tiles_kernel, grid, dim3(kWarp), 0, stream, s, partial, p.grad_choice);
+          partial += tiles;
+        }
+      });
 }
 
 template <class T, class Problem>

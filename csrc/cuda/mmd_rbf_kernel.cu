@@ -1,4 +1,4 @@
-// CUDA kernels of `mmd_rbf`: distances by tiles of pairs, then kernels and sums by rows, then one sum per client.
+// CUDA kernels of `mmd_rbf`: distances per tile of pairs, Gaussian kernels and sums per row, one sum per client.
 #include "mmd_rbf_kernel.h"
 
 #include "elementary.h"
@@ -8,18 +8,18 @@ namespace pfl {
 namespace {
 
 constexpr int kSide = 16;      // a block computes kSide x kSide distances, one per thread
-constexpr int kDepth = 32;     // features of kSide rows that are staged at once
-constexpr int kThreads = 128;  // of the other kernels
+constexpr int kDepth = 32;     // features of kSide rows staged at once
+constexpr int kThreads = 128;  // threads per block of the other kernels
 constexpr int kRows = 4;       // gradients that share one read of all points
-constexpr int kPairs = 64;     // weights of each gradient that are staged at once
+constexpr int kPairs = 64;     // weights of each gradient staged at once
 constexpr int kWarps = kThreads / kWarp;
 
 struct Bandwidths {
-  double values[kMmdMostBandwidths];
+  double values[kMmdMaxBandwidths];
 };
 
-// Block (client and matrix, row tile, column tile): matrices are (x, x), (y, y), (x, y). The first two are symmetric:
-// tiles below the diagonal are left to their mirror images.
+// Block (client and matrix, row tile, column tile) for the matrices (x, x), (y, y), (x, y). The first two are
+// symmetric: only tiles on and above the diagonal are computed and copied to the lower triangle.
 template <class T>
 __global__ void __launch_bounds__(kSide* kSide) distances_kernel(const MmdRbf p) {
   using A = accumulate_t<T>;
@@ -37,12 +37,12 @@ __global__ void __launch_bounds__(kSide* kSide) distances_kernel(const MmdRbf p)
   const int row = threadIdx.x / kSide, column = threadIdx.x % kSide;
   A sum = 0;
   for (int64_t begin = 0; begin < p.features; begin += kDepth) {
-    __syncthreads();  // nobody may still read the previous features
+    __syncthreads();  // wait for reads of the previous features
     for (int i = threadIdx.x; i < kSide * kDepth; i += kSide * kSide) {
       const int line = i / kDepth, k = i % kDepth;
       const bool exists = begin + k < p.features;
       const int at = line * (kDepth + 1) + k;
-      // Features past the end are zero on both sides and differ by nothing.
+      // Features past the end are zero on both sides and add nothing.
       rows[at] = exists && first_row + line < b ? widen(row_points[(first_row + line) * p.features + begin + k]) : A(0);
       columns[at] = exists && first_column + line < b
                         ? widen(column_points[(first_column + line) * p.features + begin + k])
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kSide* kSide) distances_kernel(const MmdRbf p)
   }
 }
 
-// k(D), and D becomes w(D).
+// Returns k(D) and replaces D by w(D).
 template <class A>
 __device__ A apply_kernels(A* distance, const Bandwidths& bandwidths, int count) {
   A kernel = 0, weight = 0;
@@ -93,7 +93,7 @@ __device__ A block_sum(A value, A* warps) {
   return sum;
 }
 
-// A block per row of a client.
+// One block per row of a client.
 template <class A>
 __global__ void __launch_bounds__(kThreads) rows_kernel(const MmdRbf p, const Bandwidths bandwidths) {
   PFL_SHARED(A, warps, kWarps);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const MmdRbf p, const Ba
   }
 }
 
-// A block per client.
+// One block per client.
 template <class A>
 __global__ void __launch_bounds__(kThreads) total_kernel(const MmdRbf p) {
   PFL_SHARED(A, warps, kWarps);
@@ -127,17 +127,17 @@ __global__ void __launch_bounds__(kThreads) total_kernel(const MmdRbf p) {
   }
 }
 
-// One set of points, x, whose gradient is wanted, and the other one, y.
+// Set of points x, whose gradient is computed, and the other set y.
 template <class T>
 struct Side {
   using A = accumulate_t<T>;
   const T *x, *y;
   int64_t own, cross;               // offsets of the weights of (x, x) and (x, y)
-  int64_t cross_row, cross_column;  // strides of the latter
+  int64_t cross_row, cross_column;  // strides of the weights of (x, y)
   T* out;
 };
 
-// Block (client, rows, features): a thread per feature, kRows gradients each.
+// Block (client, rows, features): one thread per feature, kRows gradients each.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 8) backward_kernel(const MmdRbfBackward p, const Side<T> side) {
   using A = accumulate_t<T>;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 8) backward_kernel(const MmdRbfBackw
   PFL_SHARED(A, cross, kRows * kPairs);
   const int64_t b = p.points, client = blockIdx.x, first = int64_t{blockIdx.y} * kRows;
   const int64_t feature = int64_t{blockIdx.z} * kThreads + threadIdx.x;
-  const int rows = static_cast<int>(least(kRows, b - first));
+  const int rows = static_cast<int>(min(kRows, b - first));
   const A* weights = static_cast<const A*>(p.weights) + client * 3 * b * b;
   const bool exists = feature < p.features;
   const T* x = side.x + client * b * p.features + feature;
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(kThreads, 8) backward_kernel(const MmdRbfBackw
     }
   }
   for (int64_t begin = 0; begin < b; begin += kPairs) {
-    const int pairs = static_cast<int>(least(kPairs, b - begin));
-    __syncthreads();  // nobody may still read the previous weights
+    const int pairs = static_cast<int>(min(kPairs, b - begin));
+    __syncthreads();  // wait for reads of the previous weights
     for (int i = threadIdx.x; i < rows * pairs; i += kThreads) {
       const int64_t row = first + i / pairs, j = begin + i % pairs;
       const int at = i / pairs * kPairs + i % pairs;

@@ -1,4 +1,4 @@
-// CUDA kernels of `orthogonal_project`: a block takes a few samples of one client through both products.
+// CUDA kernels of `orthogonal_project`: one block computes both products for a few samples of one client.
 #include "orthogonal_project_kernel.h"
 
 #include "platform.cuh"
@@ -8,91 +8,91 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kSamples = 4;         // that share each read of a basis
-constexpr int kDepth = kWarp;       // columns of a basis staged at once, for kThreads of its rows
-constexpr int kPitch = kDepth + 1;  // keeps the rows of a tile in different banks
+constexpr int kSamples = 4;         // samples per block, which share each read of a basis
+constexpr int kDepth = kWarp;       // columns of a basis staged at once, for kThreads rows
+constexpr int kPitch = kDepth + 1;  // avoids bank conflicts between rows of a tile
 
-// What a block keeps in shared memory.
+// Shared memory of a block.
 template <class A>
 struct Scratch {
-  A* tile;         // [kThreads, kPitch] of a basis
+  A* tile;         // [kThreads, kPitch] tile of a basis
   A* coordinates;  // [kSamples, kDepth]
   A* partial;      // [kWarps, kSamples, kDepth]
 };
 
 template <class T>
-struct Place {
-  int64_t first_sample;  // among those of all clients
+struct BlockSamples {
+  int64_t first_sample;  // index among the samples of all clients
   int samples;
   const T* basis;
 };
 
 template <class T>
-__device__ Place<T> place_of(const ProjectSizes& sizes, const Subspace& space) {
+__device__ BlockSamples<T> block_samples(const ProjectSizes& sizes, const Subspace& space) {
   const int64_t client = blockIdx.x, first = int64_t{blockIdx.y} * kSamples;
-  return {client * sizes.samples + first, static_cast<int>(least(kSamples, sizes.samples - first)),
+  return {client * sizes.samples + first, static_cast<int>(min(kSamples, sizes.samples - first)),
           static_cast<const T*>(space.basis) + client * space.stride};
 }
 
-// coordinates = values * basis. A lane owns a column, a warp every kWarps-th feature; warps are added in their order.
+// coordinates = values * basis. One lane per column; each warp sums every kWarps-th feature; warps are added in order.
 template <class T, class Load>
-__device__ void find_coordinates(const ProjectSizes& sizes, const Subspace& space, const Place<T>& place,
+__device__ void find_coordinates(const ProjectSizes& sizes, const Subspace& space, const BlockSamples<T>& block,
                                  const Scratch<accumulate_t<T>>& scratch, const Load& load) {
   using A = accumulate_t<T>;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  A* coordinates = static_cast<A*>(space.coordinates) + place.first_sample * space.room;
+  A* coordinates = static_cast<A*>(space.coordinates) + block.first_sample * space.padded_rank;
   for (int64_t begin = 0; begin < space.rank; begin += kDepth) {
     const int64_t k = begin + lane;
     A sum[kSamples] = {};
 #pragma unroll 2
     for (int64_t d = warp; d < sizes.features; d += kWarps) {
-      const A factor = k < space.rank ? widen(place.basis[d * space.rank + k]) : A(0);
+      const A factor = k < space.rank ? widen(block.basis[d * space.rank + k]) : A(0);
 #pragma unroll
       for (int s = 0; s < kSamples; ++s) {
-        if (s < place.samples) {
-          sum[s] += load(place.first_sample + s, d) * factor;
+        if (s < block.samples) {
+          sum[s] += load(block.first_sample + s, d) * factor;
         }
       }
     }
-    __syncthreads();  // nobody may still read the previous sums
+    __syncthreads();  // wait for reads of the previous sums
 #pragma unroll
     for (int s = 0; s < kSamples; ++s) {
       scratch.partial[(warp * kSamples + s) * kDepth + lane] = sum[s];
     }
     __syncthreads();
-    if (warp < place.samples && k < space.rank) {
+    if (warp < block.samples && k < space.rank) {
       A total = 0;
       for (int w = 0; w < kWarps; ++w) {
         total += scratch.partial[(w * kSamples + warp) * kDepth + lane];
       }
-      coordinates[warp * space.room + k] = total;
+      coordinates[warp * space.padded_rank + k] = total;
     }
   }
-  __syncthreads();  // all coordinates are written
+  __syncthreads();  // make all coordinates visible
 }
 static_assert(kWarps == kSamples, "a warp adds up the coordinates of one sample");
 
-// sum[s] = coordinates of sample s times the basis row of feature `begin + threadIdx.x`.
+// sum[s] = dot product of the coordinates of sample s and the basis row of feature `begin + threadIdx.x`.
 template <class T>
-__device__ void expand(const ProjectSizes& sizes, const Subspace& space, const Place<T>& place,
+__device__ void expand(const ProjectSizes& sizes, const Subspace& space, const BlockSamples<T>& block,
                        const Scratch<accumulate_t<T>>& scratch, int64_t begin, accumulate_t<T>* sum) {
   using A = accumulate_t<T>;
-  const A* coordinates = static_cast<const A*>(space.coordinates) + place.first_sample * space.room;
+  const A* coordinates = static_cast<const A*>(space.coordinates) + block.first_sample * space.padded_rank;
 #pragma unroll
   for (int s = 0; s < kSamples; ++s) {
     sum[s] = 0;
   }
   for (int64_t first = 0; first < space.rank; first += kDepth) {
-    const int depth = static_cast<int>(least(kDepth, space.rank - first));
+    const int depth = static_cast<int>(min(kDepth, space.rank - first));
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    __syncthreads();  // nobody may still read the previous tile
+    __syncthreads();  // wait for reads of the previous tile
 #pragma unroll 4
     for (int row = warp; row < kThreads; row += kWarps) {
       const bool exists = begin + row < sizes.features && lane < depth;
-      scratch.tile[row * kPitch + lane] = exists ? widen(place.basis[(begin + row) * space.rank + first + lane]) : A(0);
+      scratch.tile[row * kPitch + lane] = exists ? widen(block.basis[(begin + row) * space.rank + first + lane]) : A(0);
     }
-    if (warp < place.samples && lane < depth) {
-      scratch.coordinates[warp * kDepth + lane] = coordinates[warp * space.room + first + lane];
+    if (warp < block.samples && lane < depth) {
+      scratch.coordinates[warp * kDepth + lane] = coordinates[warp * space.padded_rank + first + lane];
     }
     __syncthreads();
 #pragma unroll 4
@@ -100,7 +100,7 @@ __device__ void expand(const ProjectSizes& sizes, const Subspace& space, const P
       const A factor = scratch.tile[threadIdx.x * kPitch + k];
 #pragma unroll
       for (int s = 0; s < kSamples; ++s) {
-        if (s < place.samples) {
+        if (s < block.samples) {
           sum[s] += scratch.coordinates[s * kDepth + k] * factor;
         }
       }
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const OrthogonalProje
   PFL_SHARED(A, partial, kWarps * kSamples * kDepth);
   const Scratch<A> scratch{tile, staged, partial};
   const ProjectSizes& sizes = problem.sizes;
-  const Place<T> in_g = place_of<T>(sizes, problem.of_g), in_p = place_of<T>(sizes, problem.of_p);
+  const BlockSamples<T> in_g = block_samples<T>(sizes, problem.of_g), in_p = block_samples<T>(sizes, problem.of_p);
   find_coordinates(sizes, problem.of_g, in_g, scratch, Features<T>{static_cast<const T*>(problem.f_g), sizes.features});
   find_coordinates(sizes, problem.of_p, in_p, scratch, Features<T>{static_cast<const T*>(problem.f_p), sizes.features});
   const A share_g = static_cast<A>(sizes.alpha), share_p = static_cast<A>(1 - sizes.alpha);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const OrthogonalProje
       }
     }
   }
-  __syncthreads();  // nobody may still read partial
+  __syncthreads();  // wait for reads of `partial`
 #pragma unroll
   for (int s = 0; s < kSamples; ++s) {
     const A sum = warp_sum(inner[s]);
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const OrthogonalProje
   }
 }
 
-// The cotangent of one side's projected features: its own, its share of the blend's, the other side's through inner.
+// Gradient of one side's projected features: from its own output, from `fused`, and from `inner`.
 template <class T>
 struct CotangentOf {
   using A = accumulate_t<T>;
@@ -200,17 +200,17 @@ __global__ void __launch_bounds__(kThreads)
   PFL_SHARED(A, staged, kSamples * kDepth);
   PFL_SHARED(A, partial, kWarps * kSamples * kDepth);
   const Scratch<A> scratch{tile, staged, partial};
-  const Place<T> place = place_of<T>(sizes, space);
-  find_coordinates(sizes, space, place, scratch, cotangent);
+  const BlockSamples<T> block = block_samples<T>(sizes, space);
+  find_coordinates(sizes, space, block, scratch, cotangent);
 #pragma unroll 1
   for (int64_t begin = 0; begin < sizes.features; begin += kThreads) {
     A sum[kSamples];
-    expand(sizes, space, place, scratch, begin, sum);
+    expand(sizes, space, block, scratch, begin, sum);
     const int64_t d = begin + threadIdx.x;
 #pragma unroll
     for (int s = 0; s < kSamples; ++s) {
-      if (s < place.samples && d < sizes.features) {
-        grad[(place.first_sample + s) * sizes.features + d] = narrow<T>(sum[s]);
+      if (s < block.samples && d < sizes.features) {
+        grad[(block.first_sample + s) * sizes.features + d] = narrow<T>(sum[s]);
       }
     }
   }

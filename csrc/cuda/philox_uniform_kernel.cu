@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread draws one block of four numbers of one client and writes those that exist.
+// One thread per block of four numbers of a client; writes only the numbers before numel.
 __global__ void __launch_bounds__(kThreads) philox_uniform_kernel(const PhiloxUniform p, int64_t blocks_per_client) {
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t client = index / blocks_per_client;

@@ -1,4 +1,4 @@
-// The one place where a kernel learns whether nvcc or the emulation build compiles it.
+// Differences between nvcc and the emulation build, and helpers of all CUDA kernels.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@
 
 namespace pfl {
 
-// Calls use(value of the type) for the type a kernel was asked for: the one place that turns a number into a type.
+// Dispatches on dtype: calls use(T{}) with the C++ type T.
 template <class Use>
 auto with_type(Float dtype, Use use) {
   switch (dtype) {
@@ -63,10 +63,10 @@ __device__ __forceinline__ float widen(__half value) {
 }
 
 // a * b + c, rounded once.
-__device__ __forceinline__ float fused(float a, float b, float c) {
+__device__ __forceinline__ float multiply_add(float a, float b, float c) {
   return fmaf(a, b, c);
 }
-__device__ __forceinline__ double fused(double a, double b, double c) {
+__device__ __forceinline__ double multiply_add(double a, double b, double c) {
   return fma(a, b, c);
 }
 
@@ -89,11 +89,11 @@ __device__ __forceinline__ __half narrow<__half>(float value) {
   return __float2half_rn(value);
 }
 
-__host__ __device__ __forceinline__ int64_t least(int64_t a, int64_t b) {
+__host__ __device__ __forceinline__ int64_t min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-// Sixteen bytes of T: the widest load and store there is.
+// 16 bytes of T, the widest load and store.
 template <class T>
 struct alignas(16) Pack {
   static constexpr int kCount = 16 / sizeof(T);
@@ -104,7 +104,7 @@ __device__ __forceinline__ bool is_aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
-// Columns [column, column + kCount) of a row of numel values, zeros beyond its end: one load where that is possible.
+// Columns [column, column + kCount) of a row of numel values, zero-padded; one vector load if aligned and complete.
 template <class T>
 __device__ __forceinline__ Pack<T> load_pack(const T* row, int64_t column, int64_t numel) {
   if (is_aligned(row) && column + Pack<T>::kCount <= numel) {

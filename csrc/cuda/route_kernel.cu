@@ -1,5 +1,5 @@
-// CUDA kernels of `route`: a thread takes sixteen bytes of h and what belongs to them. The same formulas as the CPU
-// kernel, element by element, so the same bits.
+// CUDA kernels of `route`: one thread per 16 bytes of h. Each element is computed by the formulas of the CPU kernel, so
+// the bits are the same.
 #include "route_kernel.h"
 
 #include "logistic.cuh"
@@ -10,16 +10,16 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Which features a thread has: [column, column + kCount) of one row.
-struct Place {
-  int64_t row;  // of all C * b
+// Features of a thread: [column, column + kCount) of one row.
+struct Position {
+  int64_t row;  // index among all C * b rows
   int64_t client;
-  int64_t element;  // of [b, K], where the row begins
+  int64_t element;  // first element of the row in [b, K]
   int64_t column;
 };
 
 template <class T>
-__device__ __forceinline__ Place place_of(const RouteSizes& sizes) {
+__device__ __forceinline__ Position position_of(const RouteSizes& sizes) {
   constexpr int kCount = Pack<T>::kCount;
   const int64_t packs = (sizes.features + kCount - 1) / kCount;
   const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -27,15 +27,15 @@ __device__ __forceinline__ Place place_of(const RouteSizes& sizes) {
   return {row, row / sizes.rows, row % sizes.rows * sizes.features, index % packs * kCount};
 }
 
-// The shares of one feature; beyond the end of the row they are of zeros and nobody stores them.
+// Shares of one feature. Past the end of the row the logits are zeros, and the shares are not stored.
 template <class T>
 __device__ __forceinline__ Shares<accumulate_t<T>> shares_at(const Pack<T>& a0, const Pack<T>& a1, int i,
-                                                             const RouteInputs& inputs, const Place& place,
+                                                             const RouteInputs& inputs, const Position& position,
                                                              LogisticRun& noise, accumulate_t<T> scale) {
   using A = accumulate_t<T>;
   A difference = widen(a0.values[i]) - widen(a1.values[i]);
   if (inputs.seeds) {
-    difference = difference + noise.at<A>(static_cast<uint64_t>(place.element + place.column + i));
+    difference = difference + noise.at<A>(static_cast<uint64_t>(position.element + position.column + i));
   }
   return shares_of(difference * scale);
 }
@@ -44,59 +44,59 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) route_kernel(const RouteForward p) {
   using A = accumulate_t<T>;
   const int64_t features = p.sizes.features;
-  const Place place = place_of<T>(p.sizes);
-  if (place.client >= p.sizes.clients) {
+  const Position position = position_of<T>(p.sizes);
+  if (position.client >= p.sizes.clients) {
     return;
   }
-  const T* a = static_cast<const T*>(p.inputs.a) + place.row * 2 * features;
-  const int64_t start = place.row * features;
-  const Pack<T> a0 = load_pack(a, place.column, features);
-  const Pack<T> a1 = load_pack(a + features, place.column, features);
-  const Pack<T> h = load_pack(static_cast<const T*>(p.inputs.h) + start, place.column, features);
-  LogisticRun noise(p.inputs.seeds ? static_cast<uint64_t>(p.inputs.seeds[place.client]) : 0);
+  const T* a = static_cast<const T*>(p.inputs.a) + position.row * 2 * features;
+  const int64_t start = position.row * features;
+  const Pack<T> a0 = load_pack(a, position.column, features);
+  const Pack<T> a1 = load_pack(a + features, position.column, features);
+  const Pack<T> h = load_pack(static_cast<const T*>(p.inputs.h) + start, position.column, features);
+  LogisticRun noise(p.inputs.seeds ? static_cast<uint64_t>(p.inputs.seeds[position.client]) : 0);
   const A scale = static_cast<A>(1.0 / p.inputs.tau);
   Pack<T> global_part, personal_part;
 #pragma unroll
   for (int i = 0; i < Pack<T>::kCount; ++i) {
-    const Shares<A> share = shares_at(a0, a1, i, p.inputs, place, noise, scale);
+    const Shares<A> share = shares_at(a0, a1, i, p.inputs, position, noise, scale);
     global_part.values[i] = narrow<T>(share.global * widen(h.values[i]));
     personal_part.values[i] = narrow<T>(share.personal * widen(h.values[i]));
   }
-  store_pack(static_cast<T*>(p.global_part) + start, place.column, features, global_part);
-  store_pack(static_cast<T*>(p.personal_part) + start, place.column, features, personal_part);
+  store_pack(static_cast<T*>(p.global_part) + start, position.column, features, global_part);
+  store_pack(static_cast<T*>(p.personal_part) + start, position.column, features, personal_part);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) route_backward_kernel(const RouteBackward p) {
   using A = accumulate_t<T>;
   const int64_t features = p.sizes.features;
-  const Place place = place_of<T>(p.sizes);
-  if (place.client >= p.sizes.clients) {
+  const Position position = position_of<T>(p.sizes);
+  if (position.client >= p.sizes.clients) {
     return;
   }
-  const T* a = static_cast<const T*>(p.inputs.a) + place.row * 2 * features;
-  const int64_t start = place.row * features;
-  const Pack<T> a0 = load_pack(a, place.column, features);
-  const Pack<T> a1 = load_pack(a + features, place.column, features);
-  const Pack<T> h = load_pack(static_cast<const T*>(p.inputs.h) + start, place.column, features);
-  const Pack<T> grad_global = load_pack(static_cast<const T*>(p.grad_global) + start, place.column, features);
-  const Pack<T> grad_personal = load_pack(static_cast<const T*>(p.grad_personal) + start, place.column, features);
-  LogisticRun noise(p.inputs.seeds ? static_cast<uint64_t>(p.inputs.seeds[place.client]) : 0);
+  const T* a = static_cast<const T*>(p.inputs.a) + position.row * 2 * features;
+  const int64_t start = position.row * features;
+  const Pack<T> a0 = load_pack(a, position.column, features);
+  const Pack<T> a1 = load_pack(a + features, position.column, features);
+  const Pack<T> h = load_pack(static_cast<const T*>(p.inputs.h) + start, position.column, features);
+  const Pack<T> grad_global = load_pack(static_cast<const T*>(p.grad_global) + start, position.column, features);
+  const Pack<T> grad_personal = load_pack(static_cast<const T*>(p.grad_personal) + start, position.column, features);
+  LogisticRun noise(p.inputs.seeds ? static_cast<uint64_t>(p.inputs.seeds[position.client]) : 0);
   const A scale = static_cast<A>(1.0 / p.inputs.tau);
   Pack<T> grad_h, grad_a0, grad_a1;
 #pragma unroll
   for (int i = 0; i < Pack<T>::kCount; ++i) {
-    const Shares<A> share = shares_at(a0, a1, i, p.inputs, place, noise, scale);
+    const Shares<A> share = shares_at(a0, a1, i, p.inputs, position, noise, scale);
     const A g = widen(grad_global.values[i]), s = widen(grad_personal.values[i]);
     grad_h.values[i] = narrow<T>(share.global * g + share.personal * s);
     const A d = (share.global * share.personal * scale) * (widen(h.values[i]) * (g - s));
     grad_a0.values[i] = narrow<T>(d);
     grad_a1.values[i] = narrow<T>(-d);
   }
-  T* grad_a = static_cast<T*>(p.grad_a) + place.row * 2 * features;
-  store_pack(static_cast<T*>(p.grad_h) + start, place.column, features, grad_h);
-  store_pack(grad_a, place.column, features, grad_a0);
-  store_pack(grad_a + features, place.column, features, grad_a1);
+  T* grad_a = static_cast<T*>(p.grad_a) + position.row * 2 * features;
+  store_pack(static_cast<T*>(p.grad_h) + start, position.column, features, grad_h);
+  store_pack(grad_a, position.column, features, grad_a0);
+  store_pack(grad_a + features, position.column, features, grad_a1);
 }
 
 template <class T>

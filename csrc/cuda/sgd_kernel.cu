@@ -1,5 +1,5 @@
-// CUDA kernel of `sgd_`: a whole model in one launch, every value read and written once. Fused multiply-adds stand
-// where the CPU kernel has them: the same bits.
+// CUDA kernel of `sgd_`: one launch per model, every value is read and written once. Fused multiply-adds are the same
+// as in the CPU kernel: the same bits.
 #include "sgd_kernel.h"
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace pfl {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTensorsPerLaunch = 48;  // as many as fit into the 4 KiB of kernel arguments
+constexpr int kTensorsPerLaunch = 48;  // the most that fit into 4 KiB of kernel arguments
 
-// Part of the model, passed by value: no copy to the device, so a launch can be captured in a CUDA graph.
-struct Segment {
+// Tensors of one launch, passed by value: no copy to the device, so the launch can be captured in a CUDA graph.
+struct TensorList {
   void* params[kTensorsPerLaunch];
   const void* grads[kTensorsPerLaunch];
   void* momenta[kTensorsPerLaunch];
@@ -27,56 +27,56 @@ struct Segment {
 
 template <class A>
 struct Step {
-  A minus_lr, momentum, fresh, weight_decay, proximal;
-  bool has_momentum, nesterov, first_step, decays, pulls;
+  A minus_lr, momentum, one_minus_dampening, weight_decay, proximal;
+  bool has_momentum, nesterov, first_step, has_decay, has_proximal;
 };
 
-__device__ int find_tensor(const Segment& segment, int block) {
+__device__ int find_tensor(const TensorList& list, int block) {
   int low = 0;
-  for (int high = segment.count; high - low > 1;) {
+  for (int high = list.count; high - low > 1;) {
     const int middle = (low + high) / 2;
-    (segment.first_block[middle] <= block ? low : high) = middle;
+    (list.first_block[middle] <= block ? low : high) = middle;
   }
   return low;
 }
 
 template <class A>
 __device__ __forceinline__ void update(const Step<A>& step, A& p, A g, A& m, A center) {
-  if (step.pulls) {
-    g = fused(step.proximal, p - center, g);
+  if (step.has_proximal) {
+    g = multiply_add(step.proximal, p - center, g);
   }
-  if (step.decays) {
-    g = fused(step.weight_decay, p, g);
+  if (step.has_decay) {
+    g = multiply_add(step.weight_decay, p, g);
   }
   if (step.has_momentum) {
-    m = step.first_step ? g : fused(step.fresh, g, step.momentum * m);
-    g = step.nesterov ? fused(step.momentum, m, g) : m;
+    m = step.first_step ? g : multiply_add(step.one_minus_dampening, g, step.momentum * m);
+    g = step.nesterov ? multiply_add(step.momentum, m, g) : m;
   }
-  p = fused(step.minus_lr, g, p);
+  p = multiply_add(step.minus_lr, g, p);
 }
 
-// A thread updates sixteen bytes of one row of one tensor.
+// One thread per 16 bytes of a row of a tensor.
 template <class T>
-__global__ void __launch_bounds__(kThreads) sgd_kernel(const Segment segment, const Step<accumulate_t<T>> step) {
+__global__ void __launch_bounds__(kThreads) sgd_kernel(const TensorList list, const Step<accumulate_t<T>> step) {
   using A = accumulate_t<T>;
   constexpr int kCount = Pack<T>::kCount;
-  const int t = find_tensor(segment, blockIdx.x);
-  const int block = static_cast<int>(blockIdx.x) - segment.first_block[t];
-  const int64_t row = block / segment.blocks_per_row[t];
-  const int64_t column = (int64_t{block % segment.blocks_per_row[t]} * kThreads + threadIdx.x) * kCount;
-  const int64_t columns = segment.columns[t];
-  const int64_t* stride = segment.stride + 4 * t;
+  const int t = find_tensor(list, blockIdx.x);
+  const int block = static_cast<int>(blockIdx.x) - list.first_block[t];
+  const int64_t row = block / list.blocks_per_row[t];
+  const int64_t column = (int64_t{block % list.blocks_per_row[t]} * kThreads + threadIdx.x) * kCount;
+  const int64_t columns = list.columns[t];
+  const int64_t* stride = list.stride + 4 * t;
 
-  T* const params = static_cast<T*>(segment.params[t]) + row * stride[0];
-  T* const momenta = static_cast<T*>(segment.momenta[t]) + row * stride[2];
+  T* const params = static_cast<T*>(list.params[t]) + row * stride[0];
+  T* const momenta = static_cast<T*>(list.momenta[t]) + row * stride[2];
   Pack<T> p = load_pack(params, column, columns);
-  const Pack<T> g = load_pack(static_cast<const T*>(segment.grads[t]) + row * stride[1], column, columns);
+  const Pack<T> g = load_pack(static_cast<const T*>(list.grads[t]) + row * stride[1], column, columns);
   Pack<T> m = {}, c = {};
   if (step.has_momentum) {
     m = load_pack(momenta, column, columns);
   }
-  if (step.pulls) {
-    c = load_pack(static_cast<const T*>(segment.centers[t]) + row * stride[3], column, columns);
+  if (step.has_proximal) {
+    c = load_pack(static_cast<const T*>(list.centers[t]) + row * stride[3], column, columns);
   }
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -106,22 +106,22 @@ int run(const Sgd& p, cudaStream_t stream) {
                      p.centers != nullptr};
   constexpr int64_t kColumnsPerBlock = int64_t{kThreads} * Pack<T>::kCount;
   for (int64_t first = 0; first < p.tensors; first += kTensorsPerLaunch) {
-    Segment segment = {};
-    for (int64_t t = first; t < p.tensors && segment.count < kTensorsPerLaunch; ++t) {
-      const int i = segment.count++;
-      segment.params[i] = p.params[t];
-      segment.grads[i] = p.grads[t];
-      segment.momenta[i] = p.momenta ? p.momenta[t] : nullptr;
-      segment.centers[i] = p.centers ? p.centers[t] : nullptr;
+    TensorList list = {};
+    for (int64_t t = first; t < p.tensors && list.count < kTensorsPerLaunch; ++t) {
+      const int i = list.count++;
+      list.params[i] = p.params[t];
+      list.grads[i] = p.grads[t];
+      list.momenta[i] = p.momenta ? p.momenta[t] : nullptr;
+      list.centers[i] = p.centers ? p.centers[t] : nullptr;
       for (int k = 0; k < 4; ++k) {
-        segment.stride[4 * i + k] = p.stride[4 * t + k];
+        list.stride[4 * i + k] = p.stride[4 * t + k];
       }
-      segment.columns[i] = p.columns[t];
-      segment.blocks_per_row[i] = static_cast<int>((p.columns[t] + kColumnsPerBlock - 1) / kColumnsPerBlock);
-      segment.first_block[i + 1] = segment.first_block[i] + static_cast<int>(p.rows[t]) * segment.blocks_per_row[i];
+      list.columns[i] = p.columns[t];
+      list.blocks_per_row[i] = static_cast<int>((p.columns[t] + kColumnsPerBlock - 1) / kColumnsPerBlock);
+      list.first_block[i + 1] = list.first_block[i] + static_cast<int>(p.rows[t]) * list.blocks_per_row[i];
     }
-    if (const int blocks = segment.first_block[segment.count]) {
-      PFL_LAUNCH(sgd_kernel<T>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream, segment, step);
+    if (const int blocks = list.first_block[list.count]) {
+      PFL_LAUNCH(sgd_kernel<T>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, stream, list, step);
     }
     if (const cudaError_t error = cudaGetLastError()) {
       return static_cast<int>(error);

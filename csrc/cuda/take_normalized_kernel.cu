@@ -1,5 +1,5 @@
-// CUDA kernel of `take_normalized`. A thread writes sixteen bytes; it divides instead of looking values up, as a table
-// would have to be made by every block. The same formula, the same bits as the CPU kernel.
+// CUDA kernel of `take_normalized`: one thread per 16 bytes. It computes every value, because each block would have to
+// build its own table. Formula and bits are those of the CPU kernel.
 #include "take_normalized_kernel.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Element `element` of an image in the order of the result.
+// Value of an image at index `element` of the result.
 template <class A>
 __device__ __forceinline__ A value_of(const TakeNormalized& p, const uint8_t* image, int64_t element) {
   const int64_t channel = p.channels_last ? element % p.channels : element / p.pixels;
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) take_normalized_kernel(const TakeNor
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if (first + i < total) {
-      if (element == numel) {  // the pack goes on in the next image
+      if (element == numel) {  // the pack continues in the next image
         element = 0;
         picked = p.index[++b];
       }

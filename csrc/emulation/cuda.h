@@ -1,5 +1,5 @@
-// As much of CUDA as our kernels use, for g++: the same cuda/*_kernel.cu run on CPU memory, a fiber per CUDA thread.
-// Tests only. What it cannot show: speed, weak memory ordering, approximate intrinsics, launch failures of a driver.
+// The subset of CUDA that the kernels use, for g++: runs cuda/*_kernel.cu on CPU memory with one fiber per CUDA thread.
+// For tests only. It does not model speed, weak memory ordering, approximate intrinsics or driver errors.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ struct Position {
   dim3 thread, block;
 };
 
-// Of the running fiber and the running launch. By value: to ThreadSanitizer the runtime's own memory is another
-// thread's.
+// Position of the running fiber and sizes of the running launch. Returned by value: ThreadSanitizer would see the
+// runtime's memory as another thread's.
 Position position();
 dim3 block_dim();
 dim3 grid_dim();
@@ -43,16 +43,16 @@ cudaError_t last_error();
 
 void barrier();
 void warp_barrier(unsigned mask);
-// Every lane of the mask gives a word; afterwards each may read those of the others.
+// Every lane of the mask publishes a word; afterwards exchanged() reads the word of another lane.
 void exchange(unsigned mask, uint64_t word);
 uint64_t exchanged(int lane);
 unsigned lanes_with(unsigned mask, bool predicate);
 int lane();
 
-// Gives others a turn now and then, as before an atomic on hardware.
+// Randomly switches to another thread, as may happen before an atomic on hardware.
 void preempt();
 
-// Memory of the running block, the same for all its threads, poisoned with NaN when the block first asks for it.
+// Shared memory of the running block, filled with NaN when the block first requests it.
 void* shared(const void* key, size_t bytes);
 void* dynamic_shared();
 
@@ -113,7 +113,7 @@ inline int __all_sync(unsigned mask, int predicate) {
   return __ballot_sync(mask, !predicate) == 0;
 }
 
-// Relaxed like CUDA's: ThreadSanitizer then knows them as atomics, yet they order nothing else.
+// Relaxed like CUDA's atomics: ThreadSanitizer accepts concurrent access, but other accesses stay unordered.
 template <class T>
 T atomicAdd(T* address, T value) {
   ::emulation::preempt();
@@ -146,7 +146,7 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return {0x7fff};  // what the hardware gives for NaN
+    return {0x7fff};  // NaN of the hardware
   }
   return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }

@@ -1,4 +1,4 @@
-// A fiber: a stack of its own and a place to continue. Knows the sanitizers, which must be told of every switch.
+// A fiber: its own stack and saved registers. Reports every switch to the sanitizers.
 #pragma once
 
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ void __tsan_release(void* address);
 
 namespace emulation {
 
-// What happened before order_before(x) happened before what follows a later order_after(x), to ThreadSanitizer.
+// Tells ThreadSanitizer that accesses before order_before(x) happen before accesses after a later order_after(x).
 inline void order_before([[maybe_unused]] void* address) {
 #ifdef PFL_WITH_TSAN
   __tsan_release(address);
@@ -40,8 +40,8 @@ inline void order_after([[maybe_unused]] void* address) {
 }
 
 #ifdef __x86_64__
-// Saves the registers a function must keep and the stack pointer, takes up those of the other side. Ten times faster
-// than swapcontext, which asks the kernel about signals on every switch.
+// Saves callee-saved registers and the stack pointer, and loads those of the other stack. Ten times faster than
+// swapcontext, which makes a system call for the signal mask on every switch.
 extern "C" void pfl_switch_stack(void** save, void* load);
 asm(R"(
 .text
@@ -91,7 +91,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Makes the next resume() call body from its beginning, on an empty stack.
+  // Prepares the next resume() to call `body` on an empty stack.
   void start(void (*body)(void*)) {
     body_ = body;
 #ifdef PFL_WITH_ASAN
@@ -100,8 +100,8 @@ class Fiber {
 #endif
 #ifdef __x86_64__
     void** top = reinterpret_cast<void**>(stack_ + kStack) - 2;
-    *top = reinterpret_cast<void*>(
-        &Fiber::enter);  // where pfl_switch_stack returns to, on a stack aligned as after a call
+    // Return address of pfl_switch_stack; the stack is aligned as after a call.
+    *top = reinterpret_cast<void*>(&Fiber::enter);
     inside_ = top - 6;
     for (int i = 0; i < 6; ++i) {
       static_cast<void**>(inside_)[i] = nullptr;
@@ -119,7 +119,7 @@ class Fiber {
     starting() = this;
 #ifdef PFL_WITH_TSAN
     scheduler_ = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(identity_, 1);  // 1: a switch of ours orders nothing
+    __tsan_switch_to_fiber(identity_, 1);  // 1: the switch creates no happens-before edge
 #endif
 #ifdef PFL_WITH_ASAN
     void* fake = nullptr;

@@ -1,8 +1,8 @@
-// Measures the memory traffic of emulated kernels. The kernels are compiled with -fsanitize=thread, which announces
-// every access; instead of ThreadSanitizer's library this file answers, and counts 32-byte sectors of the tensors.
+// Measures the memory traffic of emulated kernels. Kernels are compiled with -fsanitize=thread, which calls a hook for
+// every access. This file implements the hooks instead of ThreadSanitizer and counts 32-byte sectors of the tensors.
 //
-// A sector counts once per block for reading and once for writing: what reaches the second-level cache if a block never
-// fetches anything twice. The least possible is each sector once per launch.
+// A sector counts once per block for reads and once for writes: the traffic to L2 if no block fetches a sector twice.
+// The minimum counts each sector once per launch.
 #include <cstddef>
 #include <cstdint>
 #include <unordered_set>
@@ -74,7 +74,7 @@ void pfl_meter_watch(const void* begin, uint64_t bytes) {
 uint64_t pfl_meter_bytes() {
   return meter().per_block;
 }
-uint64_t pfl_meter_least_bytes() {
+uint64_t pfl_meter_min_bytes() {
   return meter().per_launch;
 }
 
@@ -116,7 +116,7 @@ void __tsan_write_range(void* address, uint64_t bytes) {
   touch(address, bytes, 1);
 }
 
-// Atomics of the emulation, one thread at a time: plain accesses that count as read and written.
+// Atomics of the emulation. Only one thread runs at a time, so plain accesses suffice; they count as writes.
 int32_t __tsan_atomic32_fetch_add(volatile int32_t* address, int32_t value, int) {
   const int32_t before = *address;
   touch(const_cast<int32_t*>(address), sizeof value, 1);

@@ -1,8 +1,8 @@
-// The runtime behind emulation/cuda.h: fibers, barriers, warps, shared memory and the order in which threads run.
+// Runtime of emulation/cuda.h: fibers, barriers, warps, shared memory and the thread schedule.
 //
-// One operating-system thread runs one fiber at a time and switches only where CUDA threads may wait for each other, in
-// an order drawn from a seed. Under ThreadSanitizer every fiber is a thread of its own that only barriers order, so a
-// race is found whatever the order was. This file itself is compiled without ThreadSanitizer.
+// One operating-system thread runs one fiber at a time. It switches only where CUDA threads may wait for each other, in
+// an order drawn from a seed. ThreadSanitizer sees every fiber as a separate thread, ordered by barriers only, so it
+// finds a race under any schedule. This file itself is compiled without ThreadSanitizer.
 #include "cuda.h"
 
 #include <algorithm>
@@ -38,46 +38,46 @@ struct Thread {
   Position position;
   int index;
   Wait waits = Wait::kNothing;
-  unsigned mask = 0;  // of the warp operation it waits for
+  unsigned mask = 0;  // lanes of the warp operation it waits for
 };
 
 struct Warp {
-  uint64_t given[kWarp];
-  uint64_t taken[kWarp];
-  unsigned partners[kWarp];  // with whom each lane took part in its last exchange
+  uint64_t sent[kWarp];
+  uint64_t received[kWarp];
+  unsigned participants[kWarp];  // lanes that took part in the last exchange of each lane
   unsigned arrived = 0;
 };
 
-// What orders threads at a barrier, to ThreadSanitizer. Sides alternate so that a fast thread's next arrival does not
-// order the slow one's past; every block has gates of its own so that blocks stay unordered.
+// Happens-before edge of a barrier for ThreadSanitizer. Sides alternate, so the next arrival of a fast thread does not
+// order the earlier accesses of a slow one; each block has its own gates, so blocks stay unordered.
 struct Gate {
   char sides[2];
   int side = 0;
 };
 
-// A fixed array: a container that grows inside a fiber would look like a race between the kernel's threads.
-constexpr int kMostShared = 16;
+// Fixed size: a container that grows inside a fiber would look like a race between the kernel's threads.
+constexpr int kMaxShared = 16;
 struct Shared {
   const void* key;
   void* memory;
 };
 
 struct State {
-  // Chosen by the test.
+  // Set by the test.
   uint64_t seed = 0;
 
   dim3 grid, block;
   const std::function<void()>* body = nullptr;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
-  std::vector<std::unique_ptr<Gate[]>> gates;  // per block: one for the block, then one for each warp
+  std::vector<std::unique_ptr<Gate[]>> gates;  // per block: one for the block and one per warp
   char start = 0, finish = 0;
   int current = -1;
   int at_barrier = 0;
   int done = 0;
-  Shared shared[kMostShared];
+  Shared shared[kMaxShared];
   int shared_count = 0;
-  std::vector<void*> used;  // shared memory of finished blocks, freed at the end of the launch
+  std::vector<void*> retired_shared;  // shared memory of finished blocks, freed after the launch
   size_t dynamic_bytes = 0;
   std::mt19937_64 random;
   cudaError_t error = cudaSuccess;
@@ -86,7 +86,7 @@ struct State {
 };
 
 State& state() {
-  static State* const one = new State;  // never destroyed: fibers may outlive everything else
+  static State* const one = new State;  // never destroyed, because fibers may outlive static objects
   return *one;
 }
 
@@ -94,18 +94,18 @@ Thread& current() {
   return state().threads[state().current];
 }
 
-[[noreturn]] void outside() {
-  std::abort();  // a device function was called by host code
+[[noreturn]] void abort_outside_kernel() {
+  std::abort();  // host code called a device function
 }
 
-// All bits set is a NaN in every floating type.
+// Memory with all bits set: NaN in every floating type.
 void* poisoned(size_t bytes) {
   void* memory = std::malloc(bytes ? bytes : 1);
   std::memset(memory, 0xff, bytes);
   return memory;
 }
 
-// A fiber's life: one CUDA thread.
+// Body of a fiber: one CUDA thread.
 void run_thread(void*) {
   State& s = state();
   order_after(&s.start);
@@ -119,12 +119,12 @@ bool runnable(const Thread& thread) {
   return thread.waits == Wait::kNothing;
 }
 
-// In order for seed 0. Odd seeds: any runnable thread with equal chance. Even seeds: mostly the same thread as far as
-// it goes, which finds hazards that need one thread far ahead of the others.
+// Chooses the next thread. Seed 0: in order. Odd seeds: a random runnable thread. Even seeds: mostly the last thread
+// until it blocks, which finds hazards that need one thread far ahead of the others.
 int choose(int last) {
   State& s = state();
-  const bool deep = s.seed % 2 == 0;
-  if (s.seed > 0 && deep && last >= 0 && runnable(s.threads[last]) && s.random() % 4 != 0) {
+  const bool depth_first = s.seed % 2 == 0;
+  if (s.seed > 0 && depth_first && last >= 0 && runnable(s.threads[last]) && s.random() % 4 != 0) {
     return last;
   }
   const int count = static_cast<int>(s.threads.size());
@@ -187,7 +187,7 @@ void run_block() {
   }
   s.current = -1;
   for (int i = 0; i < s.shared_count; ++i) {
-    s.used.push_back(s.shared[i].memory);
+    s.retired_shared.push_back(s.shared[i].memory);
   }
 }
 
@@ -205,7 +205,7 @@ unsigned existing_lanes(unsigned mask) {
 
 Position position() {
   if (state().current < 0) {
-    outside();
+    abort_outside_kernel();
   }
   return current().position;
 }
@@ -243,19 +243,19 @@ void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
   }
   order_before(&s.start);
   for (size_t i = 0; i < order.size() && s.error == cudaSuccess; ++i) {
-    prepare_block(order[i], i % 2);  // neighbouring blocks are different threads to ThreadSanitizer
+    prepare_block(order[i], i % 2);  // ThreadSanitizer sees consecutive blocks as different threads
     run_block();
     end_of_block();
   }
   end_of_launch();
   order_after(&s.finish);
-  for (void* memory : s.used) {
+  for (void* memory : s.retired_shared) {
     std::free(memory);
   }
-  s.used.clear();
+  s.retired_shared.clear();
   s.gates.clear();
   if (s.error != cudaSuccess) {
-    s.pools[0].clear();  // fibers stuck in the middle of a kernel are given up
+    s.pools[0].clear();  // discards fibers that are blocked inside the kernel
     s.pools[1].clear();
   }
 }
@@ -287,7 +287,7 @@ void exchange(unsigned mask, uint64_t word) {
   Thread& self = current();
   Warp& warp = s.warps[self.index / kWarp];
   const int first = self.index / kWarp * kWarp;
-  warp.given[lane()] = word;
+  warp.sent[lane()] = word;
   warp.arrived |= 1u << lane();
   self.waits = Wait::kWarp;
   self.mask = mask;
@@ -295,8 +295,8 @@ void exchange(unsigned mask, uint64_t word) {
   if ((warp.arrived & expected) == expected) {
     for (int other = 0; other < kWarp; ++other) {
       if (expected >> other & 1) {
-        warp.taken[other] = warp.given[other];
-        warp.partners[other] = expected;
+        warp.received[other] = warp.sent[other];
+        warp.participants[other] = expected;
         s.threads[first + other].waits = Wait::kNothing;
       }
     }
@@ -307,8 +307,8 @@ void exchange(unsigned mask, uint64_t word) {
 
 uint64_t exchanged(int source) {
   const Warp& warp = state().warps[current().index / kWarp];
-  // A lane outside the mask, or one that does not exist, has nothing to give: poison shows a kernel that asks anyway.
-  return warp.partners[lane()] >> source & 1 ? warp.taken[source] : std::numeric_limits<uint64_t>::max();
+  // Reading a lane outside the mask or past the block returns poison, which reveals the error.
+  return warp.participants[lane()] >> source & 1 ? warp.received[source] : std::numeric_limits<uint64_t>::max();
 }
 
 unsigned lanes_with(unsigned mask, bool predicate) {
@@ -316,7 +316,7 @@ unsigned lanes_with(unsigned mask, bool predicate) {
   unsigned result = 0;
   const Warp& warp = state().warps[current().index / kWarp];
   for (int other = 0; other < kWarp; ++other) {
-    result |= (warp.partners[lane()] >> other & 1) && warp.taken[other] ? 1u << other : 0u;
+    result |= (warp.participants[lane()] >> other & 1) && warp.received[other] ? 1u << other : 0u;
   }
   return result;
 }
@@ -327,7 +327,7 @@ void warp_barrier(unsigned mask) {
   order_before(side);
   exchange(mask, 0);
   order_after(side);
-  if (lane() == __builtin_ctz(state().warps[current().index / kWarp].partners[lane()])) {
+  if (lane() == __builtin_ctz(state().warps[current().index / kWarp].participants[lane()])) {
     gate.side ^= 1;
   }
 }
@@ -345,7 +345,7 @@ void* shared(const void* key, size_t bytes) {
   while (i < s.shared_count && s.shared[i].key != key) {
     ++i;
   }
-  if (i == kMostShared) {
+  if (i == kMaxShared) {
     std::abort();
   }
   if (i == s.shared_count) {
@@ -362,7 +362,7 @@ void* dynamic_shared() {
 
 }  // namespace emulation
 
-// What the tests call, besides the launchers themselves.
+// Functions that tests call in addition to the launchers.
 extern "C" {
 void pfl_emulation_schedule(uint64_t seed) {
   emulation::state().seed = seed;

@@ -1,13 +1,13 @@
 """Compiles ``csrc`` into one shared library on LibTorch's stable ABI.
 
-``setup.py`` and the build on first use both come here, so there is one way to compile. Nothing in this file asks for a
-GPU, and nothing outside the standard library is imported before a build really starts.
+``setup.py`` and the build on first use share this module. No GPU is needed, and only the standard library is imported
+until a build starts.
 
-What the caller may set in the environment:
+Environment variables:
 
-- ``CXX``, ``CUDA_HOME``: which compilers; otherwise the first ``c++``/``g++``/``clang++`` and ``nvcc`` found.
-- ``WITH_CUDA=0|1``: never or always compile CUDA kernels; otherwise when nvcc is there and torch can use CUDA.
-- ``TORCH_CUDA_ARCH_LIST``: for example ``"8.0;9.0+PTX"``; otherwise :data:`DEFAULT_ARCHITECTURES`.
+- ``CXX``, ``CUDA_HOME``: compilers; by default the first ``c++``/``g++``/``clang++`` and ``nvcc`` found.
+- ``WITH_CUDA=0|1``: never or always compile CUDA kernels; by default if nvcc is found and torch is built with CUDA.
+- ``TORCH_CUDA_ARCH_LIST``: for example ``"8.0;9.0+PTX"``; by default :data:`DEFAULT_ARCHITECTURES`.
 - ``DEBUG=1``: no optimisation, debug symbols.
 """
 
@@ -25,14 +25,14 @@ from pathlib import Path
 
 LIBRARY = "libpfl_fast.so"
 INFO = "libpfl_fast.json"
-TORCH_TARGET = (2, 13)  # the oldest torch whose stable ABI the library speaks
-# Code for 8.0 also runs on 8.6 and 8.9; newer GPUs than 9.0 compile the PTX when they first load it.
+TORCH_TARGET = (2, 13)  # oldest torch version whose stable ABI the library supports
+# Code for 8.0 also runs on 8.6 and 8.9; GPUs newer than 9.0 compile the PTX when they first load it.
 DEFAULT_ARCHITECTURES = ("7.5", "8.0", "9.0+PTX")
 
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
-# Products and sums are rounded one by one on every instruction set and in CUDA, unless a kernel asks for a fused one by
-# name: the same bits everywhere. Nobody asks whether an operation raised a floating-point exception; if somebody might,
-# loops with a choice in them, such as exp_of's clamping, would not be vectorised.
+# Every product and sum is rounded separately on all instruction sets and in CUDA, unless a kernel calls multiply_add:
+# the same bits everywhere. Floating-point exceptions are never read; -fno-trapping-math lets the compiler vectorise
+# loops with conditional expressions, such as the clamping in exp_of.
 EXACT_FLAGS = ("-ffp-contract=off", "-fno-trapping-math")
 CAPABILITY_FLAGS = {
     "baseline": (),
@@ -49,12 +49,12 @@ NVCC_FLAGS = (
 
 
 class BuildError(RuntimeError):
-    """The native library could not be compiled; the message says why and what to do about it."""
+    """The native library could not be compiled; the message names the cause and the remedy."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to compile with which tools. Two equal plans over equal sources give interchangeable libraries."""
+    """Compilers and settings of a build. Equal plans and equal sources give interchangeable libraries."""
 
     cxx: str
     nvcc: str | None
@@ -63,13 +63,13 @@ class Plan:
 
     @property
     def cuda(self) -> bool:
-        """Whether CUDA kernels are compiled in."""
+        """True if CUDA kernels are compiled."""
         return self.nvcc is not None
 
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """What is known about a finished library; stands beside it as JSON."""
+    """Description of a compiled library, stored as JSON in its folder."""
 
     sources: str
     sha256: str
@@ -81,7 +81,7 @@ class BuildInfo:
 
     @staticmethod
     def read(folder: Path) -> BuildInfo | None:
-        """The info in ``folder``, or None if it is not there or not ours."""
+        """Returns the info in ``folder``, or None if it is missing or invalid."""
         try:
             return BuildInfo(**json.loads((folder / INFO).read_text()))
         except (OSError, ValueError, TypeError):
@@ -89,7 +89,7 @@ class BuildInfo:
 
 
 def source_folder() -> Path:
-    """``csrc`` beside the package in a checkout, inside the package when installed."""
+    """Returns the folder ``csrc``: next to the package in a checkout, inside the package when installed."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package.parent / "csrc", package / "csrc"):
         if (folder / "library.cpp").is_file():
@@ -98,13 +98,13 @@ def source_folder() -> Path:
 
 
 def source_files(folder: Path) -> list[Path]:
-    """Everything that goes into the library; the emulation runtime is for tests only."""
+    """Returns all sources of the library; the emulation runtime is for tests only."""
     files = (f for f in folder.rglob("*") if f.suffix in {".h", ".cuh", ".cpp", ".cu"})
     return sorted(f for f in files if "emulation" not in f.relative_to(folder).parts)
 
 
 def source_hash(folder: Path) -> str:
-    """Changes when any source, or this file with the compiler flags, changes."""
+    """Returns a hash of all sources and of this file, which holds the compiler flags."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for file in source_files(folder):
         digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
@@ -112,20 +112,20 @@ def source_hash(folder: Path) -> str:
 
 
 def find_compiler() -> str | None:
-    """The C++ compiler: ``$CXX`` or the first usual name on the path."""
+    """Returns the C++ compiler: ``$CXX``, or the first common name on the path."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
 def find_nvcc() -> str | None:
-    """The CUDA compiler: in ``$CUDA_HOME``, on the path, or in the usual place."""
+    """Returns the CUDA compiler: in ``$CUDA_HOME``, on the path, or in ``/usr/local/cuda``."""
     homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", "")]
     places = [f"{home}/bin/nvcc" for home in homes if home] + ["nvcc", "/usr/local/cuda/bin/nvcc"]
     return next((path for place in places if (path := shutil.which(place))), None)
 
 
 def make_plan(torch_has_cuda: bool) -> Plan:
-    """Reads the environment and looks for compilers."""
+    """Returns the plan from the environment variables and the compilers found."""
     cxx = find_compiler()
     if cxx is None:
         raise BuildError("no C++ compiler found: install g++ (Debian: apt-get install g++) or set CXX")
@@ -141,7 +141,7 @@ def make_plan(torch_has_cuda: bool) -> Plan:
 
 
 def choose_architectures(nvcc: str) -> tuple[str, ...]:
-    """``TORCH_CUDA_ARCH_LIST``, or those of the default list that this nvcc knows, PTX for the newest of them."""
+    """Returns ``TORCH_CUDA_ARCH_LIST``, or the defaults that nvcc supports, with PTX for the newest."""
     listed = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(" ", ";")
     if listed:
         return tuple(a for a in listed.split(";") if a)
@@ -152,7 +152,7 @@ def choose_architectures(nvcc: str) -> tuple[str, ...]:
 
 
 def gencode_flags(architectures: tuple[str, ...]) -> list[str]:
-    """Nvcc's spelling of ``("8.0", "9.0+PTX")``."""
+    """Returns the nvcc flags for architectures such as ``("8.0", "9.0+PTX")``."""
     flags = []
     for architecture in architectures:
         number = architecture.removesuffix("+PTX").replace(".", "")
@@ -165,12 +165,12 @@ def gencode_flags(architectures: tuple[str, ...]) -> list[str]:
 
 
 def scratch_name(plan: Plan, folder: Path) -> str:
-    """Names the folder for objects of these compilers and settings, made of sources in this place."""
+    """Returns the name of the folder for object files of this plan and source folder."""
     return "objects-" + hashlib.sha256(repr((plan, folder)).encode()).hexdigest()[:20]
 
 
 def cache_key(plan: Plan, sources: str) -> str:
-    """Names the library that ``plan`` makes of these sources on this kind of machine."""
+    """Returns the cache key of the library for this plan, source hash and platform."""
     parts = [
         sources,
         platform.system(),
@@ -183,12 +183,12 @@ def cache_key(plan: Plan, sources: str) -> str:
 
 
 def build(output: Path, scratch: Path, plan: Plan) -> BuildInfo:
-    """Compiles into the folder ``output``: the library and its info appear there together or not at all.
+    """Compiles the library and its info into the folder ``output``; both appear together or not at all.
 
-    Objects stay in ``scratch``, so that after a change only what it touches is compiled again.
+    Object files stay in ``scratch`` for incremental builds.
 
-    If CUDA kernels were not asked for by name and nvcc fails, as it does with a host compiler it does not know, the CPU
-    kernels are built alone and the info says why.
+    If nvcc fails, for example with an unsupported host compiler, only the CPU kernels are built and the info contains
+    the error; with ``WITH_CUDA=1`` the error is raised.
     """
     try:
         return _build(output, scratch, plan)
@@ -216,7 +216,7 @@ def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = N
         torch=torch.__version__,
         cuda_problem=cuda_problem,
     )
-    # The info comes last and names the library's hash: a library cut short is never taken for a good one.
+    # The info is written last and contains the library's hash, so a truncated library is never loaded.
     (output / INFO).unlink(missing_ok=True)
     _write(output / LIBRARY, content)
     _write(output / INFO, (json.dumps(asdict(info), indent=2) + "\n").encode())
@@ -224,20 +224,20 @@ def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = N
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Writes beside the file and renames: a process that has the old library loaded keeps it."""
+    """Writes a temporary file and renames it, so processes that have loaded the old library keep it."""
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     beside.write_bytes(content)
     beside.replace(file)
 
 
 def version_line(tool: str) -> str:
-    """The line of ``tool --version`` that has the number in it."""
+    """Returns the line of ``tool --version`` with the version number."""
     lines = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
     return next((line for line in lines if "release" in line), lines[0] if lines else "unknown version")
 
 
 def run_ninja(scratch: Path, text: str) -> None:
-    """Compiles what changed and links. If old objects do not link, they are thrown away and made again."""
+    """Compiles changed sources and links. If old object files do not link, deletes and recompiles them."""
     had_objects = any(scratch.glob("*.o"))
     scratch.mkdir(parents=True, exist_ok=True)
     (scratch / "build.ninja").write_text(text)
@@ -256,7 +256,7 @@ def run_ninja(scratch: Path, text: str) -> None:
 
 
 def find_ninja() -> str:
-    """Ninja on the path, else the one that came with the Python package."""
+    """Returns ninja from the path, else from the Python package."""
     on_path = shutil.which("ninja")
     if on_path:
         return on_path
@@ -266,7 +266,7 @@ def find_ninja() -> str:
 
 
 def ninja_file(folder: Path, plan: Plan, torch_folder: Path) -> str:
-    """The whole build as one ninja file: CPU kernels once per instruction set, the rest once."""
+    """Returns the ninja file of the build: CPU kernels once per instruction set, other sources once."""
     level = ["-O0", "-g"] if plan.debug else ["-O3"]
     x86 = platform.machine() in {"x86_64", "AMD64"}
     target = (TORCH_TARGET[0] << 56) | (TORCH_TARGET[1] << 48)
@@ -313,7 +313,7 @@ def ninja_file(folder: Path, plan: Plan, torch_folder: Path) -> str:
 
 
 def nvcc_command(plan: Plan, own: list[str], level: list[str]) -> str:
-    """Nvcc with all its flags; ``false`` when CUDA is off, as the rule must still have a command."""
+    """Returns the nvcc command with its flags; ``false`` without CUDA, because the rule needs a command."""
     if plan.nvcc is None:
         return "false"
     return (
@@ -324,10 +324,10 @@ def nvcc_command(plan: Plan, own: list[str], level: list[str]) -> str:
 
 
 def join(words: list[str]) -> str:
-    """A command line for the shell inside a ninja file."""
+    """Returns a shell command line, escaped for a ninja file."""
     return shlex.join(words).replace("$", "$$")
 
 
 def escape(path: Path) -> str:
-    """A path as ninja wants it."""
+    """Returns a path, escaped for a ninja file."""
     return str(path).replace("$", "$$").replace(" ", "$ ").replace(":", "$:")

@@ -1,8 +1,8 @@
-"""Finds the native library, builds it on first use if need be, and loads it into torch.
+"""Finds the native library, compiles it on first use if necessary, and loads it into torch.
 
-The order: the library that was compiled at installation; one in the user's cache; a new one, compiled into that cache
-under a lock. A library is only loaded when its info names the present sources and its own hash, so a stale or damaged
-file is compiled anew instead of crashing the process.
+Search order: the library compiled at installation, a library in the user's cache, a new library compiled into that
+cache under a lock. A library is loaded only if its info matches the current sources and the hash of the file; stale or
+damaged libraries are recompiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pfl_fast.paths import cache_folder
 
 @dataclass(frozen=True)
 class Native:
-    """The outcome: a loaded library with its info, or the reason why there is none."""
+    """A loaded library with its info, or the reason why none could be loaded."""
 
     folder: Path | None
     info: build.BuildInfo | None
@@ -30,17 +30,17 @@ class Native:
 
     @property
     def available(self) -> bool:
-        """Whether the native operators can be called."""
+        """True if the native operators can be called."""
         return self.folder is not None
 
 
 def installed_folder() -> Path:
-    """Where the installation puts the library: inside the package."""
+    """Returns the folder of the library compiled at installation, inside the package."""
     return Path(__file__).resolve().parent / "lib"
 
 
 def is_sound(folder: Path, sources: str) -> bool:
-    """Whether ``folder`` holds a complete library made of these sources."""
+    """Returns True if ``folder`` holds an undamaged library of these sources."""
     info = build.BuildInfo.read(folder)
     if info is None or info.sources != sources:
         return False
@@ -51,7 +51,7 @@ def is_sound(folder: Path, sources: str) -> bool:
 
 
 def find_or_build() -> Path:
-    """The folder of a sound library, compiling one if there is none yet."""
+    """Returns the folder of an undamaged library, after compiling one if necessary."""
     sources = build.source_hash(build.source_folder())
     if is_sound(installed_folder(), sources):
         return installed_folder()
@@ -59,7 +59,7 @@ def find_or_build() -> Path:
     home = cache_folder() / "native"
     folder, scratch = home / build.cache_key(plan, sources), home / build.scratch_name(plan, build.source_folder())
     home.mkdir(parents=True, exist_ok=True)
-    with FileLock(scratch.with_suffix(".lock")):  # a second process waits here and then finds the first one's library
+    with FileLock(scratch.with_suffix(".lock")):  # a second process waits here and then uses the library of the first
         if not is_sound(folder, sources):
             kinds = "CPU and CUDA" if plan.cuda else "CPU"
             print(f"pfl-fast: compiling the native library ({kinds}) once, into {folder}", file=sys.stderr, flush=True)
@@ -70,7 +70,7 @@ def find_or_build() -> Path:
 
 
 def load() -> Native:
-    """Loads the library. If that cannot be done, warns once, naming the remedy, and the plain-torch reference runs."""
+    """Loads the library. On failure warns once with the remedy; operators then run as plain PyTorch."""
     try:
         folder = find_or_build()
         torch.ops.load_library(str(folder / build.LIBRARY))

@@ -1,4 +1,4 @@
-"""What csrc/cuda/aggregate_kernel.cu is asked under emulation: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/cuda/aggregate_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ EQUIVALENT = {
     "m <= kMixtures": "the guard inside the loop skips it",
     "tile <= tiles": "a tile past the end has no columns",
     "first <= shape.mixtures": "a group of mixtures past the end is empty",
-    "first <= sizes.tensors": "a segment past the end is empty and not launched",
+    "first <= sizes.tensors": "a tensor list past the end is empty and not launched",
     "value - value >= 0": "no comparison with NaN holds",
-    "kCount < numel": "the last pack is then handled value by value",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -35,7 +34,7 @@ class Case:
     groups: int = 1
     shift: int = 0  # elements by which rows are moved off their alignment
     gap: int = 0  # elements between rows
-    table: bool = False  # rows given one by one, as from state dicts
+    table: bool = False  # rows as separate tensors, as from state dicts
     bad: bool = False  # some values are NaN or infinite
     parts: int = 2  # sets of partial sums of the backward
     needs: tuple[bool, bool] = (True, True)
@@ -64,7 +63,7 @@ CASES = [
     Case("only weights", numels=(600,), mixtures=2, needs=(False, True)),
 ]
 
-# For the report on memory traffic: 20 clients, one average and a mixture per client.
+# For the memory traffic report: 20 clients, one average, and one mixture per client.
 TYPICAL = [
     Case("average", numels=(20000, 512), clients=20, parts=64),
     Case("mixture per client", numels=(20000, 512), clients=20, mixtures=20, parts=64),
@@ -72,7 +71,7 @@ TYPICAL = [
 
 
 class Problem:
-    """One case's tensors, the calls that work on them, and the comparison."""
+    """Tensors of one case, the launcher calls, and the comparison of their results."""
 
     def __init__(self, case: Case, seed: int) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -132,7 +131,7 @@ class Problem:
         if ops.uses_native():
             exact, counts = torch.ops.pfl_fast.aggregate(self.stacked, self.weights, True)
             for t, (mine, cpu) in enumerate(zip(self.out, exact, strict=True)):
-                assert torch.equal(mine.isnan(), cpu.isnan())  # of NaN only its being one is promised
+                assert torch.equal(mine.isnan(), cpu.isnan())  # NaN payloads may differ
                 same = same_bits(mine.nan_to_num(nan=0), cpu.nan_to_num(nan=0))
                 assert same, f"{case.name}: out[{t}] is not the CPU kernel's, bit for bit"
             assert torch.equal(counts, self.counts), f"{case.name}: counts differ from the CPU kernel's"

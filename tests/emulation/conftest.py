@@ -5,7 +5,7 @@ from tests.emulation.harness import CXX, Emulator
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory):
-    """Compiles kernels for the emulation, each way once."""
+    """Compiles kernels for the emulation, once per variant and source."""
     if CXX is None:
         pytest.skip("needs a C++ compiler")
     folder = tmp_path_factory.mktemp("emulation")

@@ -1,4 +1,4 @@
-"""What csrc/cuda/conv_relu_pool_kernel.cu is asked under emulation: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/cuda/conv_relu_pool_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.emulation.harness import Call
 
 SOURCE = "conv_relu_pool_kernel.cu"
 EQUIVALENT = {
-    "tap <= kMost": "no kernel has that many taps in a row",
+    "tap <= kMaxKernel": "no kernel has that many taps in a row",
     "if (tap <= k) {": "one tap more is summed and not stored",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -31,12 +31,12 @@ class Case:
     outputs: int = 3
     kernel: int = 3
     padding: int = 0
-    needs: tuple[bool, bool] = (True, True)  # of x, of weight and bias
-    together: int = 1  # samples in a part
-    shared: bool = False  # one batch of images serves all clients
-    channels_last: bool = False  # images, kernels and gradients
+    needs: tuple[bool, bool] = (True, True)  # gradients of x, of weight and bias
+    part_samples: int = 1  # samples per part
+    shared: bool = False  # all clients share one batch of images
+    channels_last: bool = False  # memory order of images, kernels and gradients
     nan: bool = False
-    ties: bool = False  # small integers, of which many sums are equal or 0
+    ties: bool = False  # small integers, so that many sums are equal or 0
 
 
 CASES = [
@@ -44,10 +44,10 @@ CASES = [
     *[Case(f"padding {n}", channels=2, size=(7, 6), kernel=4, padding=n) for n in range(4)],
     *[Case(f"{n} channels out", size=(6, 7), outputs=n) for n in (1, 31, 32, 33, 65)],
     *[Case(f"{n} columns", samples=1, size=(5, n + 2)) for n in (2, 3, 15, 16, 17, 18, 33)],
-    *[Case(f"clients {dtype}", dtype, clients=3, channels=2, outputs=5, together=2) for dtype in TYPES],
-    *[Case(f"parts of {n}", clients=2, samples=5, size=(5, 6), together=n) for n in (1, 2, 3, 5)],
+    *[Case(f"clients {dtype}", dtype, clients=3, channels=2, outputs=5, part_samples=2) for dtype in TYPES],
+    *[Case(f"parts of {n}", clients=2, samples=5, size=(5, 6), part_samples=n) for n in (1, 2, 3, 5)],
     Case("one window", samples=1, size=(4, 4)),
-    Case("many pixels", samples=3, size=(20, 14), together=2),
+    Case("many pixels", samples=3, size=(20, 14), part_samples=2),
     Case("many weights", clients=2, samples=1, channels=3, size=(6, 6), outputs=34, kernel=5),
     Case("many channels", samples=1, channels=9, size=(7, 8), outputs=5, kernel=5),
     Case("only x", channels=2, needs=(True, False)),
@@ -56,15 +56,15 @@ CASES = [
     Case("images of all clients", clients=3, channels=2, shared=True),
     *[Case(f"channels last {dtype}", dtype, clients=2, channels=3, channels_last=True) for dtype in TYPES],
     Case("ties", samples=3, size=(9, 10), outputs=9, ties=True),
-    # torch multiplies the gradients of pixels that did not win, 0, by NaN as well: nothing to compare with.
+    # No gradients here: torch multiplies the zero gradients of other pixels by NaN, so there is no reference.
     Case("NaN", samples=3, size=(12, 12), nan=True, needs=(False, False)),
 ]
-# For the report on memory traffic: a batch of MNIST, whose pixels need no gradient.
+# For the memory traffic report: a batch of MNIST, without gradients of the pixels.
 TYPICAL = [Case("MNIST", samples=10, size=(28, 28), outputs=32, kernel=5, needs=(False, True))]
 
 
 class Problem:
-    """One case's tensors, the calls that work on them, and the comparison."""
+    """Tensors of one case, the launcher calls, and the comparison of their results."""
 
     def __init__(self, case: Case, seed: int) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -93,7 +93,7 @@ class Problem:
         self.grad_x = self._ordered(unset(case.samples, case.channels, *case.size)) if needs_x else None
         self.grad_weight = self._ordered(unset(*kernels)) if needs_weight else None
         self.grad_bias = unset(case.outputs)
-        parts = -(-case.samples // case.together)
+        parts = -(-case.samples // case.part_samples)
         self.parts = unset(parts, case.channels * case.kernel**2 + 1, case.outputs, dtype=sum_type)
         sizes = [
             *(TYPES.index(case.dtype), case.clients, case.samples, case.channels, *case.size),
@@ -107,7 +107,7 @@ class Problem:
             *([Call("pfl_cuda_conv_relu_pool", forward, seed)] if case.samples else []),
             Call(
                 "pfl_cuda_conv_relu_pool_backward",
-                [*sizes, *given, *gradients, self.parts, parts, case.together],
+                [*sizes, *given, *gradients, self.parts, parts, case.part_samples],
                 seed,
             ),
         ]
@@ -118,7 +118,7 @@ class Problem:
         return values.movedim(2, -1).contiguous().movedim(-1, 2)
 
     def check(self) -> None:
-        """Against plain torch, in double; the results bit for bit against the CPU kernel, but where that has tiles."""
+        """Compares with plain torch in double, and results bit for bit with the CPU kernel unless it uses Winograd."""
         case = self.case
         x, weight, bias = (t.double().requires_grad_() for t in (self.x, self.weight, self.bias))
         value = reference.conv_relu_pool(x, weight, bias, case.padding)

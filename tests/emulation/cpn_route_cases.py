@@ -1,4 +1,4 @@
-"""What csrc/cuda/cpn_route_kernel.cu is asked under emulation."""
+"""Emulation cases of csrc/cuda/cpn_route_kernel.cu."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = [
     Case("no rows", rows=0),
     Case("no features", features=0),
 ]
-TYPICAL = [Case("20 clients", clients=20, rows=10, features=512)]  # for the report on memory traffic
+TYPICAL = [Case("20 clients", clients=20, rows=10, features=512)]  # for the memory traffic report
 
 
 class Problem:
@@ -88,7 +88,7 @@ class Problem:
         ]
 
     def check(self) -> None:
-        """Compares with plain torch and with the CPU operator: sums over a row are in another order there."""
+        """Compares with plain torch and with the CPU operator, whose sums over a row have another order."""
         case = self.case
         if case.features == 0:
             return

@@ -1,4 +1,4 @@
-"""What csrc/cuda/distill_losses_kernel.cu is asked under emulation: awkward sizes, every type, one part and several."""
+"""Emulation cases of csrc/cuda/distill_losses_kernel.cu: awkward sizes, every type, one part and several."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ CASES = [
     Case("no rows", rows=0),
     Case("no clients", clients=0),
 ]
-TYPICAL = [Case("20 clients", clients=20, rows=10, classes=100)]  # for the report on memory traffic
+TYPICAL = [Case("20 clients", clients=20, rows=10, classes=100)]  # for the memory traffic report
 
 
 class Problem:
-    """One case's tensors, the calls that work on them, and the comparison."""
+    """Tensors of one case, the launcher calls, and the comparison of their results."""
 
     def __init__(self, case: Case, seed: int) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -66,7 +66,7 @@ class Problem:
         ]
 
     def check(self) -> None:
-        """Against plain torch, and bit for bit against the CPU kernel."""
+        """Compares with plain torch, and bit for bit with the CPU kernel."""
         case = self.case
         leaves = [y.clone().requires_grad_() for y in self.logits]
         expected = reference.distill_losses(*leaves, self.target)

@@ -1,4 +1,4 @@
-// A small kernel with one fault at a time, to show that the emulation can fail. FAULT=0 is correct.
+// A small kernel with one selectable fault, to test that the emulation detects it. FAULT=0 is correct.
 #include <cstdint>
 
 #include "platform.cuh"

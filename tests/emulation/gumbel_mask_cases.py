@@ -1,4 +1,4 @@
-"""What csrc/cuda/gumbel_mask_kernel.cu is asked under emulation: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/cuda/gumbel_mask_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Case:
     threshold: float = 0.5
     shift: int = 0  # values by which rows are moved off their alignment
     gap: int = 0  # values between clients
-    shared: bool = False  # one row of z serves all clients
-    scale: float = 1.0  # of the logits
+    shared: bool = False  # all clients share one row of z
+    scale: float = 1.0  # scale of the logits
 
 
 CASES = [
@@ -56,11 +56,11 @@ CASES = [
     Case("gap that breaks alignment", torch.float16, clients=3, numel=64, gap=1),
     Case("one row for all clients", clients=3, numel=37, shared=True),
 ]
-TYPICAL = [Case("20 clients", clients=20, numel=10 * 512)]  # for the report on memory traffic
+TYPICAL = [Case("20 clients", clients=20, numel=10 * 512)]  # for the memory traffic report
 
 
 class Problem:
-    """One case's tensors, the calls that work on them, and the comparison."""
+    """Tensors of one case, the launcher calls, and the comparison of their results."""
 
     def __init__(self, case: Case, seed: int) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -96,7 +96,7 @@ class Problem:
         return base.as_strided((case.clients, case.numel), (stride, 1), case.shift).copy_(values)
 
     def check(self) -> None:
-        """Against plain torch, and bit for bit against the CPU kernel."""
+        """Compares with plain torch, and bit for bit with the CPU kernel."""
         case = self.case
         options = case.tau, case.threshold, case.hard
         z, logits = (t.clone().requires_grad_() for t in (self.z, self.logits))

@@ -1,7 +1,7 @@
 """Compiles CUDA kernels with g++ against csrc/emulation and calls them on CPU tensors.
 
-Launchers take one pointer to a struct of eight-byte fields. Here such a struct is a list of words: a number, a
-tensor (its address), a list of ints or of tensors (the address of an array of them), or None.
+Launchers take one pointer to a struct of 8-byte fields. Here a struct is a list of words: a number, a tensor (its
+address), a list of ints or tensors (the address of an array of them), or None (a null pointer).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CXX = build.find_compiler()
 
 Word = int | float | Tensor | list[int] | list[Tensor] | None
 
-# Flags for the kernels, flags for the runtime, the library to preload and its options, by what is to be found out.
+# By variant: flags of the kernels, flags of the runtime, the sanitizer library to preload and its options.
 FLAGS = ["-std=c++17", "-O1", "-g", "-fPIC", "-DPFL_EMULATION", "-ffp-contract=off", "-Wno-unknown-pragmas"]
 UNDEFINED = "-fsanitize=undefined", "-fno-sanitize-recover=undefined"
 VARIANTS = {
@@ -39,17 +39,17 @@ VARIANTS = {
         "libasan.so",
         {"ASAN_OPTIONS": "detect_leaks=0"},
     ),
-    # The runtime itself is not instrumented: its switches must not look like accesses of the kernel's threads.
+    # The runtime is not instrumented, so its accesses do not count as accesses of the kernel's threads.
     "meter": (["-fsanitize=thread"], ["-DPFL_WITH_METER"], None, {}),
     "tsan": (["-fsanitize=thread"], ["-DPFL_WITH_TSAN"], "libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1"}),
 }
 
 
-LOCAL = {"plain", "meter"}  # run in this process
+LOCAL = {"plain", "meter"}  # variants that run in this process
 
 
 class EmulationError(RuntimeError):
-    """A kernel deadlocked, was launched wrongly, or a sanitizer objected."""
+    """A kernel deadlocked or does not compile, a launch was invalid, or a sanitizer reported an error."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Call:
 
 
 class Emulator:
-    """Kernels compiled one way, ready to be called."""
+    """Kernels compiled as one variant."""
 
     def __init__(self, variant: str, sources: Sequence[Path], folder: Path, defines: Sequence[str] = ()) -> None:
         self.variant = variant
@@ -69,7 +69,7 @@ class Emulator:
             self._loaded = ctypes.CDLL(str(self.shared_object))
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Makes the calls in order; tensors are changed in place."""
+        """Runs the calls in order; tensors are modified in place."""
         if self.variant in LOCAL:
             for call in calls:
                 make_call(self._loaded, call.function, call.seed, [_local(w) for w in call.words])
@@ -77,16 +77,16 @@ class Emulator:
             self._run_sanitized(calls)
 
     def traffic(self, calls: Sequence[Call]) -> tuple[int, int]:
-        """Bytes between the calls' tensors and the kernels' blocks, and the least possible; the meter variant only."""
+        """Returns the bytes moved between tensors and blocks, and their minimum; for the meter variant only."""
         self._loaded.pfl_meter_reset()
         for word in {w.data_ptr(): w for call in calls for w in _tensors_in(call.words)}.values():
             self._loaded.pfl_meter_watch(ctypes.c_void_p(word.data_ptr()), ctypes.c_uint64(_span(word)))
         self.run(calls)
-        self._loaded.pfl_meter_bytes.restype = self._loaded.pfl_meter_least_bytes.restype = ctypes.c_uint64
-        return self._loaded.pfl_meter_bytes(), self._loaded.pfl_meter_least_bytes()
+        self._loaded.pfl_meter_bytes.restype = self._loaded.pfl_meter_min_bytes.restype = ctypes.c_uint64
+        return self._loaded.pfl_meter_bytes(), self._loaded.pfl_meter_min_bytes()
 
     def _run_sanitized(self, calls: Sequence[Call]) -> None:
-        """In a process of its own without torch, as the sanitizer must be the first library loaded."""
+        """Runs the calls in a separate process without torch: the sanitizer must be the first library loaded."""
         _, _, preload, options = VARIANTS[self.variant]
         path = subprocess.run(
             [CXX, f"-print-file-name={preload}"], capture_output=True, text=True, check=True
@@ -118,7 +118,7 @@ class Emulator:
 
 
 def make_call(library: ctypes.CDLL, function: str, seed: int, words: Sequence[int]) -> None:
-    """Calls a launcher with a struct of these words; shared with the worker."""
+    """Calls a launcher with a struct of these words."""
     library.pfl_emulation_schedule(ctypes.c_uint64(seed))
     library.pfl_emulation_message.restype = ctypes.c_char_p
     problem = (ctypes.c_int64 * len(words))(*words)
@@ -154,7 +154,7 @@ def _tensors_in(words: Sequence[Word]) -> list[Tensor]:
 
 
 def _span(tensor: Tensor) -> int:
-    """Bytes from the first to the last element, gaps of strided tensors included."""
+    """Returns the bytes from the first to the last element, including the gaps of strided tensors."""
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -175,7 +175,7 @@ def _local(word: Word) -> int:
     return word
 
 
-_keep: list[object] = []  # arrays of pointers that launchers read
+_keep: list[object] = []  # keeps arrays alive that launchers read
 
 
 def _remote(word: Word, tensors: dict[tuple[int, int], Tensor]) -> object:

@@ -1,4 +1,4 @@
-"""What csrc/cuda/linear_kernel.cu is asked under emulation: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/cuda/linear_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.emulation.harness import Call
 SOURCE = "linear_kernel.cu"
 EQUIVALENT = {
     "begin <= p.depth": "no terms past the end",
-    "first_row + my_row <= p.rows": "sums of a row that is not there, all zeros, are not stored",
+    "first_row + thread_row <= p.rows": "sums of a row that is not there, all zeros, are not stored",
 }
 LR = 0.1
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -30,11 +30,11 @@ class Case:
     inputs: int = 7
     outputs: int = 5
     bias: bool = True
-    needs: tuple[bool, bool, bool] = (True, True, True)  # of x, of weight, of bias
-    gaps: int = 0  # values between the rows of all that comes in
-    shared: bool = False  # all clients have the same x and weight
+    needs: tuple[bool, bool, bool] = (True, True, True)  # gradients of x, of weight, of bias
+    gaps: int = 0  # values between the rows of all inputs
+    shared: bool = False  # all clients share x and weight
     decay: float = 0.0
-    elsewhere: bool = False  # the step begins from another tensor
+    elsewhere: bool = False  # the step starts from another tensor
 
 
 CASES = [
@@ -54,12 +54,12 @@ CASES = [
     Case("no inputs", clients=2, inputs=0),
     Case("no outputs", clients=2, outputs=0),
 ]
-# For the report on memory traffic: a batch of 10 in the hidden layer of a small CNN.
+# For the memory traffic report: a batch of 10 in the hidden layer of a small CNN.
 TYPICAL = [Case("CNN", rows=10, inputs=1024, outputs=512)]
 
 
 class Problem:
-    """One case's tensors, the calls that work on them, and the comparison."""
+    """Tensors of one case, the launcher calls, and the comparison of their results."""
 
     def __init__(self, case: Case, seed: int) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -88,7 +88,7 @@ class Problem:
         wanted = [g if g is not None and g.numel() else None for g in self.grads]
         given = [*strided(self.grad), *strided(self.x), *strided(self.weight)]
         self.calls.append(Call("pfl_cuda_linear_backward", [*sizes, *given, *wanted], seed))
-        # The weight that is stepped has gaps, too, which stay as they are.
+        # The updated weight has gaps too, which must not be written.
         self.room = torch.full((case.clients, n, k + case.gaps), 99.0).to(case.dtype)
         self.stepped = self.room[..., :k]
         if not case.elsewhere:
@@ -99,7 +99,7 @@ class Problem:
             self.calls.append(Call("pfl_cuda_linear_step", words, seed))
 
     def check(self) -> None:
-        """Against plain torch, in double; gradients, whose sums have one order, bit for bit against the CPU kernel."""
+        """Compares with plain torch in double, and gradients, whose sums have one order, with the CPU kernel's bits."""
         case = self.case
         inputs = [t.double() for t in (self.x, self.weight)] + ([] if self.bias is None else [self.bias.double()])
         expected = reference.linear(*inputs)

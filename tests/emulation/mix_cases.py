@@ -1,4 +1,4 @@
-"""What csrc/cuda/mix_kernel.cu is asked under emulation: awkward sizes, every type, every kind of choice."""
+"""Emulation cases of csrc/cuda/mix_kernel.cu: awkward sizes, every type, every kind of choice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.emulation.harness import Call
 
 SOURCE = "mix_kernel.cu"
 EQUIVALENT: dict[str, str] = {
-    "first <= in.tensors": "a segment past the end is empty and not launched",
+    "first <= in.tensors": "a tensor list past the end is empty and not launched",
     "column <= tile.end": "nothing of a pack that begins at the end is stored, and it is loaded as zeros",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -60,7 +60,7 @@ CASES = [
 TYPICAL = [
     Case("two segments", columns=(20000, 4000), segments=2),
     Case("elementwise", columns=(20000,), segments=0),
-]  # for the report on memory traffic
+]  # for the memory traffic report
 
 
 class Problem:
@@ -77,7 +77,7 @@ class Problem:
 
         def choices(*shape: int) -> Tensor:
             c = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 0.5
-            return c.clamp(0, 1)  # about a quarter is 0, a quarter 1
+            return c.clamp(0, 1)  # about a quarter are 0 and a quarter are 1
 
         self.local = [rows(n, case.gap) for n in case.columns]
         self.global_ = [rows(n, 2 * case.gap) for n in case.columns]

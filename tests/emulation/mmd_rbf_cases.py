@@ -1,4 +1,4 @@
-"""What csrc/cuda/mmd_rbf_kernel.cu is asked under emulation: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/cuda/mmd_rbf_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ CASES = [
     Case("only y", clients=2, points=6, features=130, needs=(False, True)),
     Case("equal sets", points=19, features=37, equal=True),
 ]
-# For the report on memory traffic: a batch of FedCP.
+# For the memory traffic report: a batch of FedCP.
 TYPICAL = [Case("FedCP", points=10, features=512, needs=(True, False))]
 
 
 class Problem:
-    """One case's tensors, the calls that work on them, and the comparison."""
+    """Tensors of one case, the launcher calls, and the comparison of their results."""
 
     def __init__(self, case: Case, seed: int) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -76,7 +76,7 @@ class Problem:
             self.calls.append(Call("pfl_cuda_mmd_rbf_backward", backward, seed))
 
     def check(self) -> None:
-        """Compares every result with plain torch, in double: the reference loses digits in float."""
+        """Compares every result with plain torch in double, because the reference loses digits in float."""
         case = self.case
         x, y = (t.double().requires_grad_() for t in (self.x, self.y))
         value = reference.mmd_rbf(x, y, case.bandwidths)

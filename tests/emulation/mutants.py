@@ -1,8 +1,8 @@
-"""Mutation testing of the CUDA kernels: what is the emulation worth?
+"""Mutation testing of the CUDA kernels: measures how many faults the emulation detects.
 
-Every rule below is applied to every place it fits in every kernel, one at a time. A mutant is caught when some rung of
-the ladder objects: wrong values or a deadlock under several schedules, ASan+UBSan, TSan. Those that do not compile are
-left out; those that cannot change behaviour are listed by the kernel's cases, with the reason.
+Each rule below is applied to each match in each kernel, one at a time. A mutant is caught if one of the checks fails:
+values and deadlocks under several schedules, ASan+UBSan, TSan. Mutants that do not compile are not counted; mutants
+that cannot change behaviour are listed in the kernel's cases with a reason.
 
     make mutants                       all kernels, hours for many of them
     make mutants KERNEL=aggregate      one kernel, minutes
@@ -56,7 +56,7 @@ class Mutant:
 
 
 def mutants_of(text: str) -> list[Mutant]:
-    """Every single change the rules make to the device and host code of a kernel, comments left alone."""
+    """Returns every single change that the rules make to the code of a kernel, without its comments."""
     found = []
     for rule, pattern, replacement in RULES:
         for match in re.finditer(pattern, text):
@@ -70,7 +70,7 @@ def mutants_of(text: str) -> list[Mutant]:
 
 
 def attempt(variant: str, source: Path, cases: ModuleType, folder: Path) -> int:
-    """Runs all cases on one rung, in a process of its own that may hang or crash."""
+    """Runs all cases of one variant in a separate process, which may hang or crash."""
     process = multiprocessing.get_context("fork").Process(target=_attempt, args=(variant, source, cases, folder))
     process.start()
     process.join(TIMEOUT)
@@ -81,8 +81,8 @@ def attempt(variant: str, source: Path, cases: ModuleType, folder: Path) -> int:
 
 
 def _attempt(variant: str, source: Path, cases: ModuleType, folder: Path) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # crashes of mutants are expected and loud
-    torch.set_num_threads(1)  # a forked process has none of its parent's worker threads
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hides the expected crash reports of mutants
+    torch.set_num_threads(1)  # a forked process does not inherit worker threads
     try:
         emulator = Emulator(variant, [source], folder)
     except EmulationError:
@@ -127,7 +127,9 @@ def main() -> None:
         for cases in chosen:
             for variant in SEEDS:
                 if attempt(variant, CSRC / "cuda" / cases.SOURCE, cases, Path(folder)) != PASSED:
-                    sys.exit(f"{cases.SOURCE} fails under {variant} as it stands: nothing can be learned from mutants")
+                    sys.exit(
+                        f"{cases.SOURCE} fails under {variant} without a mutation: fix the kernel first"
+                    )
     work = [(c, m) for c in chosen for m in mutants_of((CSRC / "cuda" / c.SOURCE).read_text())]
     context = multiprocessing.get_context("fork")
     results = context.Queue()

@@ -1,4 +1,4 @@
-"""What csrc/cuda/orthogonal_project_kernel.cu is asked under emulation: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/cuda/orthogonal_project_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ CASES = [
     Case("only personal", needs=(False, True), alpha=1.7),
     Case("no features", features=0, ranks=(0, 0)),
 ]
-# For the report on memory traffic: one batch of FediOS with 20 clients.
+# For the memory traffic report: one batch of FediOS with 20 clients.
 TYPICAL = [Case("FediOS", samples=10, features=512, ranks=(24, 24))]
 
 
 class Problem:
-    """One case's tensors, the calls that work on them, and the comparison."""
+    """Tensors of one case, the launcher calls, and the comparison of their results."""
 
     def __init__(self, case: Case, seed: int) -> None:
         generator = torch.Generator().manual_seed(7)

@@ -1,4 +1,4 @@
-"""What csrc/cuda/philox_uniform_kernel.cu is asked under emulation."""
+"""Emulation cases of csrc/cuda/philox_uniform_kernel.cu."""
 
 from __future__ import annotations
 

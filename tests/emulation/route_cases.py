@@ -1,4 +1,4 @@
-"""What csrc/cuda/route_kernel.cu is asked under emulation."""
+"""Emulation cases of csrc/cuda/route_kernel.cu."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CASES = [
     Case("no rows", rows=0),
     Case("no features", features=0),
 ]
-TYPICAL = [Case("20 clients", clients=20, rows=10, features=512)]  # for the report on memory traffic
+TYPICAL = [Case("20 clients", clients=20, rows=10, features=512)]  # for the memory traffic report
 
 
 def shifted(values: Tensor, shift: int) -> Tensor:
@@ -75,7 +75,7 @@ class Problem:
         ]
 
     def check(self) -> None:
-        """Compares with plain torch and, for all but double, whose exp is a library's, with the CPU kernel's bits."""
+        """Compares with plain torch and, except for double, whose exp is the library's, with the CPU kernel's bits."""
         case = self.case
         h, a = self.h.clone().requires_grad_(), self.a.clone().requires_grad_()
         expected = reference.route(h, a, self.seeds, case.tau)

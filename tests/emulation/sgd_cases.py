@@ -1,4 +1,4 @@
-"""What csrc/cuda/sgd_kernel.cu is asked under emulation: awkward sizes, every type, every option."""
+"""Emulation cases of csrc/cuda/sgd_kernel.cu: awkward sizes, every type, every option."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.emulation.harness import Call
 
 SOURCE = "sgd_kernel.cu"
 EQUIVALENT: dict[str, str] = {
-    "first <= p.tensors": "a segment past the end is empty and not launched",
+    "first <= p.tensors": "a tensor list past the end is empty and not launched",
 }
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 EVERYTHING = {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True, "proximal": 0.5}
@@ -57,7 +57,7 @@ CASES = [
 TYPICAL = [
     Case("everything", columns=(20000, 512)),
     Case("plain", columns=(20000, 512), options={}),
-]  # for the report on memory traffic
+]  # for the memory traffic report
 
 
 class Problem:

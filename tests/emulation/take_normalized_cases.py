@@ -1,4 +1,4 @@
-"""What csrc/cuda/take_normalized_kernel.cu is asked under emulation."""
+"""Emulation cases of csrc/cuda/take_normalized_kernel.cu."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ CASES = [
     Case(1, 1, 3, tuple(i % 4 for i in range(700))),  # more images than a pack, a warp and a block have values
     Case(1, 1, 1, tuple(i % 4 for i in range(1027)), torch.float16),
     Case(5, 5, 3, shift=1),
-    Case(5, 5, 3, (0, -1, 4, 3)),  # indices outside become NaN instead of stray reads
+    Case(5, 5, 3, (0, -1, 4, 3)),  # indices out of range give NaN without reading memory
     Case(5, 5, 3, ()),
     Case(0, 5, 3),
 ]
-TYPICAL = [Case(28, 28, 1), Case(32, 32, 3), Case(32, 32, 3, channels_last=False)]  # for the report on memory traffic
+TYPICAL = [Case(28, 28, 1), Case(32, 32, 3), Case(32, 32, 3, channels_last=False)]  # for the memory traffic report
 
 
 class Problem:

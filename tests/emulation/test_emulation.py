@@ -1,4 +1,4 @@
-"""The emulation itself: it passes a correct kernel and catches each kind of fault it is there for."""
+"""Tests of the emulation itself: it accepts a correct kernel and detects each kind of fault."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ CORRECT, NO_BARRIER_BEFORE_READ, NO_BARRIER_BEFORE_WRITE, OFF_BY_ONE, PLAIN_ADD,
 
 
 def is_caught(emulator, variant, fault, seeds=SEEDS):
-    """Whether any of the schedules gives a wrong result or an error."""
+    """Returns True if any of the schedules gives a wrong result or an error."""
     return any(_fails(emulator(variant, SOURCE, f"-DFAULT={fault}"), seed) for seed in seeds)
 
 
@@ -40,13 +40,13 @@ def test_shuffled_schedules_catch_missing_barriers_and_wrong_indices(emulator, f
 
 
 def test_write_after_read_needs_the_depth_first_schedule(emulator):
-    """Why even seeds exist: equal chances for all threads rarely let one run far enough ahead."""
+    """Even seeds are needed: with equal chances, one thread rarely runs far enough ahead."""
     assert is_caught(emulator, "plain", NO_BARRIER_BEFORE_WRITE, seeds=[2, 4, 6])
 
 
 @pytest.mark.parametrize("fault", [NO_BARRIER_BEFORE_READ, NO_BARRIER_BEFORE_WRITE, PLAIN_ADD])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_thread_sanitizer_catches_races_whatever_the_schedule(emulator, fault, seed):
+def test_thread_sanitizer_catches_races_under_any_schedule(emulator, fault, seed):
     assert is_caught(emulator, "tsan", fault, seeds=[seed])
 
 
@@ -55,7 +55,7 @@ def test_address_and_undefined_sanitizers_catch_bad_accesses(emulator, fault):
     assert is_caught(emulator, "asan", fault, seeds=[0])
 
 
-def test_deadlock_says_who_waits_for_what(emulator):
+def test_deadlock_error_counts_waiting_threads(emulator):
     values = torch.ones(64 * ROUNDS)
     call = Call("launch_faulty", [values, torch.zeros_like(values), torch.zeros(1, dtype=torch.int64), ROUNDS], 0)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Every CUDA kernel, run on CPU tensors by the emulation, against plain torch."""
+"""Runs every CUDA kernel under emulation on CPU tensors and compares it with plain torch."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Runs emulated kernels under a sanitizer: no torch here, and every tensor is an allocation of its own."""
+"""Runs emulated kernels under a sanitizer, without torch, with each tensor in a separate allocation."""
 
 import ctypes
 import json
@@ -16,7 +16,7 @@ def main() -> None:
     keep = []
 
     def address_of(name: str, alignment: int) -> int:
-        """A copy of the tensor with the same alignment, and forbidden memory right behind its last byte."""
+        """Copies the tensor with its alignment into an allocation that ends at its last byte."""
         if name not in addresses:
             size = int(name.split(":")[1])
             addresses[name] = libc.memalign(ctypes.c_size_t(64), ctypes.c_size_t(alignment + size)) + alignment

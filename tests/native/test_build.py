@@ -1,4 +1,4 @@
-"""How the library is planned and compiled."""
+"""Tests of build plans, compiler flags and compiled objects."""
 
 import platform
 import subprocess
@@ -18,7 +18,7 @@ def plain_environment(monkeypatch):
 
 @pytest.fixture
 def fake_nvcc(tmp_path, monkeypatch):
-    """An nvcc that knows three architectures and can compile nothing."""
+    """Fake nvcc that lists three architectures and fails to compile."""
     folder = tmp_path / "cuda" / "bin"
     folder.mkdir(parents=True)
     nvcc = folder / "nvcc"
@@ -85,7 +85,7 @@ def test_source_hash_follows_the_sources(tmp_path):
 
 @needs_compiler
 def test_default_build_is_portable():
-    """Nothing is tuned to this machine, and only kernels chosen at run time use newer instructions."""
+    """No flag depends on the build machine; only kernels chosen at run time use AVX."""
     plan = build.Plan(cxx="c++", nvcc=None, architectures=(), debug=False)
     text = build.ninja_file(build.source_folder(), plan, build.Path("torch"))
     assert "native" not in text.replace(build.LIBRARY, "")
@@ -97,7 +97,7 @@ def test_default_build_is_portable():
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs x86-64")
 @pytest.mark.parametrize("source", sorted(build.source_folder().glob("cpu/*_kernel.cpp")), ids=lambda file: file.stem)
 def test_vector_code_cannot_leak_into_shared_functions(source, tmp_path):
-    """A weak symbol in an AVX object may be the copy the linker keeps for everybody: there must be none."""
+    """AVX objects have no weak symbols: the linker might keep their copy for all processors."""
     folder = build.source_folder()
     flags = [*build.COMMON_FLAGS, *build.CAPABILITY_FLAGS["avx512"], "-DPFL_CAPABILITY=avx512", "-O0"]
     compiler = build.find_compiler()

@@ -1,4 +1,4 @@
-"""A package that was installed without its library: built on first use, once, and mended when damaged."""
+"""A package installed without the library compiles it once on first use and recompiles a damaged one."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ COMPILING = "pfl-fast: compiling the native library"
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
-    """The package as pip lays it down when torch is not there: sources inside, no library."""
+    """Package as installed by pip without torch: with sources, without the library."""
     folder = tmp_path_factory.mktemp("site-packages")
     source = Path(pfl_fast.__file__).parent
     shutil.copytree(source, folder / "pfl_fast", ignore=shutil.ignore_patterns("lib", "__pycache__"))
@@ -36,7 +36,7 @@ def cache(tmp_path_factory):
 
 
 def use(package, cache, **environment):
-    """Imports and uses the package in a fresh process, without optimisation so that it compiles quickly."""
+    """Imports and uses the package in a new process; compiles without optimisation, to be fast."""
     settings = {"PYTHONPATH": str(package), "PFL_FAST_CACHE": str(cache), "WITH_CUDA": "0", "DEBUG": "1"}
     return subprocess.run(
         [sys.executable, "-c", USE],
@@ -49,8 +49,8 @@ def use(package, cache, **environment):
 
 
 @pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
-def test_first_use_builds_once_and_damage_is_mended(package, cache):
-    with ThreadPoolExecutor() as pool:  # two processes at once: one compiles, the other waits and finds it done
+def test_first_use_builds_once_and_recompiles_a_damaged_library(package, cache):
+    with ThreadPoolExecutor() as pool:  # two processes at once: one compiles, the other waits
         both = list(pool.map(lambda _: use(package, cache), range(2)))
     assert [r.stdout for r in both] == ["[2.0, 2.0, 2.0] True\n"] * 2
     assert sum(r.stderr.count(COMPILING) for r in both) == 1
@@ -62,9 +62,9 @@ def test_first_use_builds_once_and_damage_is_mended(package, cache):
     library.write_bytes(whole[: len(whole) // 2])  # loading this would crash the process
     for file in cache.rglob("*.o"):
         file.write_bytes(b"damaged as well")
-    mended = use(package, cache)
-    assert mended.stdout == "[2.0, 2.0, 2.0] True\n"
-    assert mended.stderr.count(COMPILING) == 1
+    repaired = use(package, cache)
+    assert repaired.stdout == "[2.0, 2.0, 2.0] True\n"
+    assert repaired.stderr.count(COMPILING) == 1
     assert len(library.read_bytes()) == len(whole)
 
 

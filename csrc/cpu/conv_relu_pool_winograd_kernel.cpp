@@ -1,50 +1,50 @@
-// CPU kernel of `conv_relu_pool` for 5 x 5 kernels over many channels, compiled once per instruction set into namespace
-// PFL_CAPABILITY: tiles of pixels and kernels are transformed, multiplied position by position and transformed back.
-#include "conv_wide.h"
+// Winograd CPU kernel of `conv_relu_pool` for 5 x 5 kernels over many channels, compiled once per instruction set into
+// namespace PFL_CAPABILITY: transforms tiles of pixels and kernels, multiplies them per position and transforms back.
+#include "conv_winograd.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
 template <class T>
-class WideForward {
+class WinogradForward {
  public:
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
 
-  WideForward(const ConvReluPool& problem, A* scratch)
+  WinogradForward(const ConvReluPool& problem, A* scratch)
       : p_(problem),
-        wide_(problem.sizes),
-        kernels_(scratch, problem.sizes.channels, wide_.outputs),
-        pixels_(kernels_.end(), kConvTiles, wide_.channels),
-        sums_(pixels_.end(), kConvTiles, wide_.outputs) {
+        winograd_(problem.sizes),
+        kernels_(scratch, problem.sizes.channels, winograd_.outputs),
+        pixels_(kernels_.end(), kConvTiles, winograd_.channels),
+        sums_(pixels_.end(), kConvTiles, winograd_.outputs) {
   }
 
   void read_kernels(int64_t client) {
     const ConvReluPoolSizes& s = p_.sizes;
-    wide_.read_kernels(p_.weight, client, s.outputs, p_.weight.first, s.channels, p_.weight.second, kernels_);
+    winograd_.read_kernels(p_.weight, client, s.outputs, p_.weight.first, s.channels, p_.weight.second, kernels_);
   }
 
   void run(int64_t client, int64_t first, int64_t count) {
     const ConvReluPoolSizes& s = p_.sizes;
-    wide_.read_pixels(p_.x, client, first, count, pixels_);
+    winograd_.read_pixels(p_.x, client, first, count, pixels_);
     for (int position = 0; position < kPositions; ++position) {
       multiply<A>(pixels_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
-                  s.channels, wide_.outputs, sums_.matrix(position), false);
+                  s.channels, winograd_.outputs, sums_.matrix(position), false);
     }
     for (int64_t tile = 0; tile < count; ++tile) {
       for (int64_t output = 0; output < s.outputs; output += Lanes<A>::kCount) {
-        finish(client, wide_.place(first + tile), tile, output);
+        finish(client, winograd_.tile_origin(first + tile), tile, output);
       }
     }
   }
 
  private:
-  void finish(int64_t client, const typename Wide<T>::Place& at, int64_t tile, int64_t output) const {
+  void finish(int64_t client, const typename Winograd<T>::TileOrigin& at, int64_t tile, int64_t output) const {
     const ConvReluPoolSizes& s = p_.sizes;
-    const int64_t count = least(Lanes<A>::kCount, s.outputs - output);
+    const int64_t count = min(Lanes<A>::kCount, s.outputs - output);
     const T* biases = static_cast<const T*>(p_.bias) + client * s.outputs + output;
-    const Vector bias = Wide<T>::read_vector(biases, 1, count);
+    const Vector bias = Winograd<T>::read_vector(biases, 1, count);
     const auto write = [&](const Vector* results) {
       for (int64_t window = 0; window < kResults; ++window) {
         const int64_t i = window / 2, j = window % 2, row = at.row / 2 + i, column = at.column / 2 + j;
@@ -54,11 +54,11 @@ class WideForward {
                                   corner[kResults + 1] + bias};
           const int64_t sample = client * s.samples + at.sample;
           const int64_t to = ((sample * s.pooled_height + row) * s.pooled_width + column) * s.outputs + output;
-          const Winners<A> won(four);
+          const WindowMax<A> pooled(four);
           A values[Lanes<A>::kCount];
-          Lanes<A>::store(won.values, values);
+          Lanes<A>::store(pooled.values, values);
           narrow(values, count, static_cast<T*>(p_.out) + to);
-          std::memcpy(p_.index + to, &won.index, static_cast<size_t>(count));
+          std::memcpy(p_.index + to, &pooled.index, static_cast<size_t>(count));
         }
       }
     };
@@ -66,7 +66,7 @@ class WideForward {
   }
 
   const ConvReluPool& p_;
-  Wide<T> wide_;
+  Winograd<T> winograd_;
   Positions<A> kernels_;  // [channel, output]
   Positions<A> pixels_;   // [tile, channel]
   Positions<A> sums_;     // [tile, output]
@@ -74,17 +74,17 @@ class WideForward {
 
 }  // namespace
 
-void conv_relu_pool_wide(const ConvReluPool& p, int64_t begin, int64_t end, double* scratch) {
+void conv_relu_pool_winograd(const ConvReluPool& p, int64_t begin, int64_t end, double* scratch) {
   with_type(p.sizes.dtype, [&](auto type) {
     using T = decltype(type);
-    WideForward<T> forward(p, aligned<accumulate_t<T>>(scratch));
+    WinogradForward<T> forward(p, aligned<accumulate_t<T>>(scratch));
     const int64_t tiles = p.sizes.samples * conv_tiles(p.sizes), blocks = conv_tile_blocks(tiles);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = i % blocks * kConvTiles;
       if (i == begin || first == 0) {
         forward.read_kernels(i / blocks);
       }
-      forward.run(i / blocks, first, least(kConvTiles, tiles - first));
+      forward.run(i / blocks, first, min(kConvTiles, tiles - first));
     }
   });
 }

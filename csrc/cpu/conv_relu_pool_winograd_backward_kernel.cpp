@@ -1,25 +1,25 @@
-// CPU kernels of `conv_relu_pool_backward` for 5 x 5 kernels over many channels, compiled once per instruction set into
-// namespace PFL_CAPABILITY: the transposed transforms and products of conv_relu_pool_wide_kernel.cpp.
-#include "conv_wide.h"
+// Winograd CPU kernels of `conv_relu_pool_backward` for 5 x 5 kernels over many channels, compiled once per instruction
+// set into namespace PFL_CAPABILITY: transposed transforms and products of conv_relu_pool_winograd_kernel.cpp.
+#include "conv_winograd.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The transformed gradients of a client's tiles, as [tile, output] for the outputs from `first_output` on.
+// Transformed gradients of a client's tiles, as [tile, output] for the outputs from `first_output` on.
 template <class T>
-struct WideGrads {
+struct WinogradGrads {
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
   using Integers = typename Lanes<A>::Integers;
   static constexpr int64_t kCount = Lanes<A>::kCount;
   const ConvReluPoolBackward& p;
-  const Wide<T>& wide;
+  const Winograd<T>& winograd;
   int64_t client, first_output;
 
   void read(int64_t first, int64_t count, const Positions<A>& tiles) const {
     for (int64_t tile = 0; tile < count; ++tile) {
-      const auto at = wide.place(first + tile);
+      const auto at = winograd.tile_origin(first + tile);
       for (int64_t output = 0; output < tiles.columns; output += kCount) {
         const auto results = [&](Vector* grads) { read_tile(at, first_output + output, grads); };
         transform<ResultsToTile, A>(results, AllPositions<A>{tiles.at(tile, output), tiles.size});
@@ -27,14 +27,14 @@ struct WideGrads {
     }
   }
 
-  // Of one window: its gradient, and which of its four results gets it; all zeros outside the image.
+  // Gradient of one pooling window and the index of the result that receives it; inactive outside the image.
   Vector window(int64_t sample, int64_t row, int64_t column, int64_t output, Integers* winner) const {
     const ConvReluPoolSizes& s = p.sizes;
-    const int64_t count = least(kCount, s.outputs - output);
+    const int64_t count = min(kCount, s.outputs - output);
     uint8_t bytes[kCount];
-    std::memset(bytes, kConvCut, sizeof bytes);
+    std::memset(bytes, kConvInactive, sizeof bytes);
     if (row >= s.pooled_height || column >= s.pooled_width || count <= 0) {
-      *winner = Integers{} + kConvCut;
+      *winner = Integers{} + kConvInactive;
       return Vector{};
     }
     const uint8_t* index = p.index.data + client * p.index.client + sample * p.index.first + row * p.index.row +
@@ -51,11 +51,11 @@ struct WideGrads {
     *winner = __builtin_convertvector(packed, Integers);
     const T* grads = static_cast<const T*>(p.grad.data) + client * p.grad.client + sample * p.grad.first +
                      row * p.grad.row + column * p.grad.column + output * p.grad.second;
-    return Wide<T>::read_vector(grads, p.grad.second, count);
+    return Winograd<T>::read_vector(grads, p.grad.second, count);
   }
 
  private:
-  void read_tile(const typename Wide<T>::Place& at, int64_t output, Vector* grads) const {
+  void read_tile(const typename Winograd<T>::TileOrigin& at, int64_t output, Vector* grads) const {
     for (int64_t i = 0; i < 4; ++i) {
       Integers winner;
       const Vector value = window(at.sample, at.row / 2 + i / 2, at.column / 2 + i % 2, output, &winner);
@@ -67,32 +67,32 @@ struct WideGrads {
   }
 };
 
-// Gradients of the kernels and biases of one client, for a run of output channels.
+// Gradients of the kernels and biases of one client for a range of output channels.
 template <class T>
-class WideWeightGradient {
+class WinogradWeightGradient {
  public:
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
 
-  WideWeightGradient(const ConvReluPoolBackward& problem, int64_t outputs, A* scratch)
+  WinogradWeightGradient(const ConvReluPoolBackward& problem, int64_t outputs, A* scratch)
       : p_(problem),
-        wide_(problem.sizes),
-        pixels_(scratch, kConvTiles, wide_.channels),
+        winograd_(problem.sizes),
+        pixels_(scratch, kConvTiles, winograd_.channels),
         grads_(pixels_.end(), kConvTiles, outputs),
         sums_(grads_.end(), problem.sizes.channels, outputs) {
   }
 
   void run(int64_t client, int64_t first_output) {
     const ConvReluPoolSizes& s = p_.sizes;
-    const WideGrads<T> grads{p_, wide_, client, first_output};
-    const int64_t tiles = s.samples * wide_.in_sample;
-    // Once even without samples, for gradients of zero.
+    const WinogradGrads<T> grads{p_, winograd_, client, first_output};
+    const int64_t tiles = s.samples * winograd_.in_sample;
+    // Runs once without samples, which gives zero gradients.
     for (int64_t first = 0; first == 0 || first < tiles; first += kConvTiles) {
-      const int64_t count = least(kConvTiles, tiles - first);
-      wide_.read_pixels(p_.x, client, first, count, pixels_);
+      const int64_t count = min(kConvTiles, tiles - first);
+      winograd_.read_pixels(p_.x, client, first, count, pixels_);
       grads.read(first, count, grads_);
       for (int position = 0; position < kPositions; ++position) {
-        multiply<A>(pixels_.turned(position), grads_.template matrix<const A>(position), s.channels, count,
+        multiply<A>(pixels_.transposed(position), grads_.template matrix<const A>(position), s.channels, count,
                     grads_.columns, sums_.matrix(position), first > 0);
       }
     }
@@ -105,7 +105,7 @@ class WideWeightGradient {
   }
 
  private:
-  void write_bias(const WideGrads<T>& grads, int64_t output) const {
+  void write_bias(const WinogradGrads<T>& grads, int64_t output) const {
     const ConvReluPoolSizes& s = p_.sizes;
     if (output >= s.outputs) {
       return;
@@ -115,70 +115,70 @@ class WideWeightGradient {
       for (int64_t i = 0; i < s.pooled_height * s.pooled_width; ++i) {
         typename Lanes<A>::Integers winner;
         const Vector value = grads.window(sample, i / s.pooled_width, i % s.pooled_width, output, &winner);
-        sum = sum + (winner < kConvCut ? value : Vector{});
+        sum = sum + (winner < kConvInactive ? value : Vector{});
       }
     }
     A values[Lanes<A>::kCount];
     Lanes<A>::store(sum, values);
     T* to = static_cast<T*>(p_.grad_bias) + grads.client * s.outputs + output;
-    narrow(values, least(Lanes<A>::kCount, s.outputs - output), to);
+    narrow(values, min(Lanes<A>::kCount, s.outputs - output), to);
   }
 
   void write_taps(int64_t client, int64_t channel, int64_t first_output, int64_t output) const {
     const Strided<void*>& w = p_.grad_weight;
-    const int64_t count = least(Lanes<A>::kCount, p_.sizes.outputs - first_output - output);
+    const int64_t count = min(Lanes<A>::kCount, p_.sizes.outputs - first_output - output);
     T* first = static_cast<T*>(w.data) + client * w.client + (first_output + output) * w.first + channel * w.second;
-    const auto write = [&](const Vector* taps) { Wide<T>::write_taps(taps, first, w, w.first, count); };
+    const auto write = [&](const Vector* taps) { Winograd<T>::write_taps(taps, first, w, w.first, count); };
     transform<TileToTaps, A>(AllPositions<A>{sums_.at(channel, output), sums_.size}, write);
   }
 
   const ConvReluPoolBackward& p_;
-  Wide<T> wide_;
+  Winograd<T> winograd_;
   Positions<A> pixels_;  // [tile, channel]
   Positions<A> grads_;   // [tile, output]
   Positions<A> sums_;    // [channel, output]
 };
 
-// Gradients of the pixels of some samples of one client.
+// Gradients of the pixels of a group of samples of one client.
 template <class T>
-class WideInputGradient {
+class WinogradInputGradient {
  public:
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
 
-  WideInputGradient(const ConvReluPoolBackward& problem, A* scratch)
+  WinogradInputGradient(const ConvReluPoolBackward& problem, A* scratch)
       : p_(problem),
-        wide_(problem.sizes),
-        kernels_(scratch, problem.sizes.outputs, wide_.channels),
-        grads_(kernels_.end(), kConvTiles, wide_.outputs),
-        tiles_(grads_.end(), kConvTiles, wide_.channels),
+        winograd_(problem.sizes),
+        kernels_(scratch, problem.sizes.outputs, winograd_.channels),
+        grads_(kernels_.end(), kConvTiles, winograd_.outputs),
+        tiles_(grads_.end(), kConvTiles, winograd_.channels),
         images_(tiles_.end()),
-        width_(conv_wide_width(problem.sizes)),
-        image_size_(conv_wide_image(problem.sizes)) {
+        width_(conv_winograd_width(problem.sizes)),
+        image_size_(conv_winograd_image(problem.sizes)) {
   }
 
   void read_kernels(int64_t client) {
     const ConvReluPoolSizes& s = p_.sizes;
-    wide_.read_kernels(p_.weight, client, s.channels, p_.weight.second, s.outputs, p_.weight.first, kernels_);
+    winograd_.read_kernels(p_.weight, client, s.channels, p_.weight.second, s.outputs, p_.weight.first, kernels_);
   }
 
   void run(int64_t client, int64_t first_sample, int64_t samples) {
-    const WideGrads<T> grads{p_, wide_, client, 0};
+    const WinogradGrads<T> grads{p_, winograd_, client, 0};
     for (int64_t i = 0; i < samples * image_size_; ++i) {
       images_[i] = A(0);
     }
-    const int64_t begin = first_sample * wide_.in_sample, end = begin + samples * wide_.in_sample;
+    const int64_t begin = first_sample * winograd_.in_sample, end = begin + samples * winograd_.in_sample;
     for (int64_t first = begin; first < end; first += kConvTiles) {
-      const int64_t count = least(kConvTiles, end - first);
+      const int64_t count = min(kConvTiles, end - first);
       grads.read(first, count, grads_);
       for (int position = 0; position < kPositions; ++position) {
         multiply<A>(grads_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
-                    p_.sizes.outputs, wide_.channels, tiles_.matrix(position), false);
+                    p_.sizes.outputs, winograd_.channels, tiles_.matrix(position), false);
       }
       for (int64_t tile = 0; tile < count; ++tile) {
-        const auto at = wide_.place(first + tile);
-        add_tile(tile,
-                 images_ + (at.sample - first_sample) * image_size_ + (at.row * width_ + at.column) * wide_.channels);
+        const auto at = winograd_.tile_origin(first + tile);
+        add_tile(tile, images_ + (at.sample - first_sample) * image_size_ +
+                           (at.row * width_ + at.column) * winograd_.channels);
       }
     }
     for (int64_t sample = 0; sample < samples; ++sample) {
@@ -187,12 +187,12 @@ class WideInputGradient {
   }
 
  private:
-  // Tiles overlap: their gradients are added in the order of the tiles.
+  // Tiles overlap; their gradients are added in the order of the tiles.
   void add_tile(int64_t tile, A* corner) const {
-    for (int64_t channel = 0; channel < wide_.channels; channel += Lanes<A>::kCount) {
+    for (int64_t channel = 0; channel < winograd_.channels; channel += Lanes<A>::kCount) {
       const auto add = [&](const Vector* pixels) {
         for (int64_t i = 0; i < kPositions; ++i) {
-          A* to = corner + (i / kSide * width_ + i % kSide) * wide_.channels + channel;
+          A* to = corner + (i / kSide * width_ + i % kSide) * winograd_.channels + channel;
           Lanes<A>::store(Lanes<A>::load(to) + pixels[i], to);
         }
       };
@@ -206,48 +206,48 @@ class WideInputGradient {
     T* to = static_cast<T*>(x.data) + client * x.client + sample * x.first;
     for (int64_t row = 0; row < s.height; ++row) {
       for (int64_t column = 0; column < s.width; ++column) {
-        const A* values = image + ((row + s.padding) * width_ + column + s.padding) * wide_.channels;
+        const A* values = image + ((row + s.padding) * width_ + column + s.padding) * winograd_.channels;
         write_row(values, s.channels, x.second, to + row * x.row + column * x.column);
       }
     }
   }
 
   const ConvReluPoolBackward& p_;
-  Wide<T> wide_;
+  Winograd<T> winograd_;
   Positions<A> kernels_;  // [output, channel]
   Positions<A> grads_;    // [tile, output]
   Positions<A> tiles_;    // [tile, channel]
-  A* images_;             // [sample, row, column, channel], with padding and up to whole tiles
+  A* images_;             // [sample, row, column, channel], padded to whole tiles
   int64_t width_, image_size_;
 };
 
 }  // namespace
 
-void conv_relu_pool_wide_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
+void conv_relu_pool_winograd_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
   with_type(p.sizes.dtype, [&](auto type) {
     using T = decltype(type);
     const int64_t blocks = conv_output_blocks(p.sizes);
     for (int64_t i = begin; i < end;) {
-      // As many blocks of one client as there are: pixels are transformed for all of them at once.
-      const int64_t together = least(end - i, blocks - i % blocks);
-      WideWeightGradient<T> gradient(p, together * kConvOutputs, aligned<accumulate_t<T>>(scratch));
+      // All consecutive blocks of one client share the transform of its pixels.
+      const int64_t count = min(end - i, blocks - i % blocks);
+      WinogradWeightGradient<T> gradient(p, count * kConvOutputs, aligned<accumulate_t<T>>(scratch));
       gradient.run(i / blocks, i % blocks * kConvOutputs);
-      i += together;
+      i += count;
     }
   });
 }
 
-void conv_relu_pool_wide_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
+void conv_relu_pool_winograd_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
   with_type(p.sizes.dtype, [&](auto type) {
     using T = decltype(type);
-    WideInputGradient<T> gradient(p, aligned<accumulate_t<T>>(scratch));
-    const int64_t together = conv_wide_samples(p.sizes), groups = conv_wide_groups(p.sizes);
+    WinogradInputGradient<T> gradient(p, aligned<accumulate_t<T>>(scratch));
+    const int64_t count = conv_winograd_samples(p.sizes), groups = conv_winograd_groups(p.sizes);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % groups * together;
+      const int64_t first = i % groups * count;
       if (i == begin || first == 0) {
         gradient.read_kernels(i / groups);
       }
-      gradient.run(i / groups, first, least(together, p.sizes.samples - first));
+      gradient.run(i / groups, first, min(count, p.sizes.samples - first));
     }
   });
 }

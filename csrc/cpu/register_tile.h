@@ -1,4 +1,4 @@
-// The small kernel under products of matrices whose results lie side by side: a tile of sums that is kept in registers.
+// Register tile of a matrix product: the micro-kernel of `linear` and of the Winograd convolution.
 #pragma once
 
 #include "lanes.h"
@@ -7,14 +7,14 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Where the terms of a sum are found, as distances in elements: one after the other, or where a list says.
-struct Every {
+// Offset in elements of term i of a sum: strided, or gathered through an index list.
+struct StridedIndex {
   int64_t step;
   inline int64_t operator()(int64_t i) const {
     return i * step;
   }
 };
-struct Listed {
+struct GatherIndex {
   const int32_t* at;
   int64_t first, step;
   inline int64_t operator()(int64_t i) const {
@@ -22,10 +22,10 @@ struct Listed {
   }
 };
 
-// A tile of sums over i of left[i] * right[i], where left[i] is one value for each of kGroup rows and right[i] a row of
-// kWide vectors: lanes lie across results.
+// kGroup x kWide vectors of sums over i of left[i] * right[i]: left[i] has one value per row, which is broadcast, and
+// right[i] has kWide vectors. Lanes lie across results.
 template <class A, int kGroup, int kWide>
-struct ScaledRows {
+struct RegisterTile {
   using L = Lanes<A>;
   typename L::Vector sum[kGroup][kWide];
 
@@ -50,7 +50,7 @@ struct ScaledRows {
     }
   }
 
-  // left[r * left_row + left_at(i)] and right[right_at(i) ..], i < count
+  // Accumulates left[r * left_row + left_at(i)] * right[right_at(i) ..] for i < count.
   template <class LeftAt, class RightAt>
   inline __attribute__((always_inline)) void add(const A* left, int64_t left_row, LeftAt left_at, const A* right,
                                                  RightAt right_at, int64_t count) {
@@ -63,7 +63,7 @@ struct ScaledRows {
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kGroup; ++r) {
-        const typename L::Vector value = L::splat(values + r * left_row);
+        const typename L::Vector value = L::broadcast(values + r * left_row);
 #pragma GCC unroll 8
         for (int v = 0; v < kWide; ++v) {
           sum[r][v] = sum[r][v] + value * factor[v];

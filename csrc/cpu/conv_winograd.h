@@ -1,16 +1,16 @@
-// What forward and backward of `conv_relu_pool` share where there are many input channels: Winograd's tiles of pixels
-// and of kernels, and the product of matrices, one for each position of a tile.
+// Shared by forward and backward of the Winograd path of `conv_relu_pool`: transforms of pixel tiles and kernels, and
+// one matrix product per tile position.
 #pragma once
 
 #include "conv_image.h"
-#include "scaled_rows.h"
+#include "register_tile.h"
 #include "winograd.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Rows and vectors of results whose sums are kept in registers.
+// Rows and vectors of a register tile.
 constexpr int kProductRows = 6;
 #if defined(__AVX512F__)
 constexpr int kProductVectors = 4;
@@ -18,23 +18,23 @@ constexpr int kProductVectors = 4;
 constexpr int kProductVectors = 2;
 #endif
 
-// A matrix whose neighbours lie this far apart.
+// Matrix with row and column stride in elements.
 template <class A>
 struct Matrix {
   A* data;
   int64_t row, column;
 };
 
-// out[r][..] (+)= sum_k left(r, k) * right(k, ..), for kRows rows and kVectors vectors of columns.
+// out[r][..] = sum_k left(r, k) * right(k, ..), added to out if `adds`, for kRows rows and kVectors vectors of columns.
 template <class A, int kRows, int kVectors>
 void multiply_tile(Matrix<const A> left, Matrix<const A> right, int64_t terms, Matrix<A> out, bool adds) {
-  ScaledRows<A, kRows, kVectors> tile;
+  RegisterTile<A, kRows, kVectors> tile;
   if (adds) {
     tile.load(out.data, out.row);
   } else {
     tile.clear();
   }
-  tile.add(left.data, left.row, Every{left.column}, right.data, Every{right.row}, terms);
+  tile.add(left.data, left.row, StridedIndex{left.column}, right.data, StridedIndex{right.row}, terms);
   tile.store(out.data, out.row);
 }
 
@@ -54,7 +54,7 @@ void multiply_columns(Matrix<const A> left, Matrix<const A> right, int64_t rows,
   rest(multiply_tile<A, 1, kVectors>, 1);
 }
 
-// out (+)= left * right, of which `columns` are whole vectors.
+// out = left * right, added to out if `adds`; `columns` is a multiple of the vector size.
 template <class A>
 void multiply(Matrix<const A> left, Matrix<const A> right, int64_t rows, int64_t terms, int64_t columns, Matrix<A> out,
               bool adds) {
@@ -75,13 +75,13 @@ void multiply(Matrix<const A> left, Matrix<const A> right, int64_t rows, int64_t
   }
 }
 
-// Turns a square of vectors: lane i of vector j becomes lane j of vector i.
+// Transposes a square of vectors: lane i of vector j becomes lane j of vector i.
 template <class A>
-inline __attribute__((always_inline)) void turn(typename Lanes<A>::Vector* square) {
+inline __attribute__((always_inline)) void transpose(typename Lanes<A>::Vector* square) {
   using Vector = typename Lanes<A>::Vector;
   constexpr int kCount = static_cast<int>(Lanes<A>::kCount);
 #if defined(__GNUC__) && !defined(__clang__)
-  // Exchanges lanes between vectors that lie 1, 2, 4 and so on apart.
+  // Exchanges lanes between vectors at distance 1, 2, 4, ...
 #pragma GCC unroll 4
   for (int step = 1; step < kCount; step *= 2) {
     typename Lanes<A>::Integers first, second;
@@ -109,15 +109,15 @@ inline __attribute__((always_inline)) void turn(typename Lanes<A>::Vector* squar
 #endif
 }
 
-// Matrices [rows, columns] for all positions of a tile, one behind the other; columns lie side by side. A line of cache
-// between matrices keeps the same place of all of them from falling into the same few sets of the cache.
+// Matrices [rows, columns] for all tile positions, with contiguous columns. One cache line of padding between matrices
+// keeps equal offsets from mapping to the same few cache sets.
 template <class A>
 struct Positions {
   A* data;
-  int64_t columns, size;  // of a row and of a matrix
+  int64_t columns, size;  // row stride and matrix stride
 
   Positions(A* memory, int64_t rows, int64_t columns)
-      : data(memory), columns(columns), size(rows * columns + kConvLine) {
+      : data(memory), columns(columns), size(rows * columns + kConvCacheLine) {
   }
 
   A* end() const {
@@ -130,22 +130,22 @@ struct Positions {
   Matrix<B> matrix(int position) const {
     return {data + position * size, columns, 1};
   }
-  Matrix<const A> turned(int position) const {
+  Matrix<const A> transposed(int position) const {
     return {data + position * size, 1, columns};
   }
 };
 
-// Applies a line's matrix from both sides; read(vectors) and write(vectors) know where they come from and go to.
-template <class Line, class A, class Read, class Write>
+// Applies a transform to rows and columns of a tile: read(vectors) loads the tile, write(vectors) stores the result.
+template <class Transform, class A, class Read, class Write>
 inline __attribute__((always_inline)) void transform(Read read, Write write) {
   using Vector = typename Lanes<A>::Vector;
-  Vector in[Line::kFrom * Line::kFrom], out[Line::kTo * Line::kTo];
+  Vector in[Transform::kFrom * Transform::kFrom], out[Transform::kTo * Transform::kTo];
   read(in);
-  both_ways<Line, A>(in, out);
+  apply_2d<Transform, A>(in, out);
   write(const_cast<const Vector*>(out));
 }
 
-// Vectors at all positions of a tile, from or to the same place of each matrix.
+// Loads or stores the vectors at all tile positions, one from each matrix at the same offset.
 template <class A>
 struct AllPositions {
   A* first;
@@ -163,19 +163,19 @@ struct AllPositions {
   }
 };
 
-// One client's convolution as tiles: which they are, and how pixels and kernels become matrices at their positions.
+// Tiling of one client's convolution, and the transforms of its pixels and kernels into matrices per tile position.
 template <class T>
-struct Wide {
+struct Winograd {
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
   static constexpr int64_t kCount = Lanes<A>::kCount;
-  static constexpr int64_t kTapsRoom = (kTaps * kTaps + kCount - 1) / kCount * kCount;
+  static constexpr int64_t kPaddedTaps = (kTaps * kTaps + kCount - 1) / kCount * kCount;
 
   const ConvReluPoolSizes& s;
-  int64_t channels, outputs;  // rounded up to whole vectors
-  int64_t across, in_sample;  // tiles of a row, and of a sample
+  int64_t channels, outputs;  // rounded up to a multiple of kConvOutputs
+  int64_t across, in_sample;  // tiles per row of tiles and per sample
 
-  explicit Wide(const ConvReluPoolSizes& sizes)
+  explicit Winograd(const ConvReluPoolSizes& sizes)
       : s(sizes),
         channels(conv_round_up(sizes.channels, kConvOutputs)),
         outputs(conv_round_up(sizes.outputs, kConvOutputs)),
@@ -183,15 +183,15 @@ struct Wide {
         in_sample(conv_tiles(sizes)) {
   }
 
-  struct Place {
-    int64_t sample, row, column;  // row and column of the first result
+  struct TileOrigin {
+    int64_t sample, row, column;  // row and column: position of the first result
   };
-  Place place(int64_t tile) const {
+  TileOrigin tile_origin(int64_t tile) const {
     const int64_t inside = tile % in_sample;
     return {tile / in_sample, kResults * (inside / across), kResults * (inside % across)};
   }
 
-  // `count` values beside each other at `from`, zeros behind them.
+  // Vector of `count` strided values, zero-padded.
   static inline __attribute__((always_inline)) Vector read_vector(const T* from, int64_t stride, int64_t count) {
     if constexpr (sizeof(T) == sizeof(A)) {
       if (stride == 1 && count >= kCount) {
@@ -199,16 +199,16 @@ struct Wide {
       }
     }
     A values[kCount] = {};
-    read_row(from, stride, least(count, kCount), values);
+    read_row(from, stride, min(count, kCount), values);
     return Lanes<A>::load(values);
   }
 
-  // The transformed pixels of tiles [first, first + count), as [tile, channel].
+  // Writes the transformed pixels of tiles [first, first + count) as [tile, channel].
   void read_pixels(const Strided<const void*>& x, int64_t client, int64_t first, int64_t count,
                    const Positions<A>& tiles) const {
     const T* from = static_cast<const T*>(x.data) + client * x.client;
     for (int64_t tile = 0; tile < count; ++tile) {
-      const Place at = place(first + tile);
+      const TileOrigin at = tile_origin(first + tile);
       const T* sample = from + at.sample * x.first;
       for (int64_t channel = 0; channel < channels; channel += kCount) {
         const auto read = [&](Vector* pixels) {
@@ -219,31 +219,31 @@ struct Wide {
     }
   }
 
-  // The transformed kernels of one client as [other, lane]: lanes are output channels and the others input channels, or
-  // the other way round.
+  // Writes the transformed kernels of one client as [other, lane]. Lanes are output channels and others input channels,
+  // or vice versa.
   void read_kernels(const Strided<const void*>& w, int64_t client, int64_t lanes, int64_t lane_stride, int64_t others,
                     int64_t other_stride, const Positions<A>& kernels) const {
     const T* from = static_cast<const T*>(w.data) + client * w.client;
     for (int64_t other = 0; other < others; ++other) {
       for (int64_t lane = 0; lane < kernels.columns; lane += kCount) {
         const T* first = from + other * other_stride + lane * lane_stride;
-        const int64_t count = least(kCount, lanes - lane);
+        const int64_t count = min(kCount, lanes - lane);
         const auto read = [&](Vector* taps) { read_taps(first, w, lane_stride, count, taps); };
         transform<TapsToTile, A>(read, AllPositions<A>{kernels.at(other, lane), kernels.size});
       }
     }
   }
 
-  // The other way round: the kernels of `count` lanes.
+  // Stores the kernel taps of `count` lanes.
   static inline __attribute__((always_inline)) void write_taps(const Vector* taps, T* first, const Strided<void*>& w,
                                                                int64_t lane_stride, int64_t count) {
-    A kernels[kCount][kTapsRoom];
-    for (int64_t tap = 0; tap < kTapsRoom; tap += kCount) {
+    A kernels[kCount][kPaddedTaps];
+    for (int64_t tap = 0; tap < kPaddedTaps; tap += kCount) {
       Vector square[kCount] = {};
       for (int64_t i = 0; i < kCount && tap + i < kTaps * kTaps; ++i) {
         square[i] = taps[tap + i];
       }
-      turn<A>(square);
+      transpose<A>(square);
       for (int64_t lane = 0; lane < kCount; ++lane) {
         Lanes<A>::store(square[lane], kernels[lane] + tap);
       }
@@ -261,8 +261,8 @@ struct Wide {
   }
 
  private:
-  inline __attribute__((always_inline)) void read_tile(const T* plane, const Strided<const void*>& x, const Place& at,
-                                                       int64_t count, Vector* pixels) const {
+  inline __attribute__((always_inline)) void read_tile(const T* plane, const Strided<const void*>& x,
+                                                       const TileOrigin& at, int64_t count, Vector* pixels) const {
     const int64_t top = at.row - s.padding, left = at.column - s.padding;
     for (int64_t i = 0; i < kSide; ++i) {
       for (int64_t j = 0; j < kSide; ++j) {
@@ -276,10 +276,10 @@ struct Wide {
 
   static inline __attribute__((always_inline)) void read_taps(const T* first, const Strided<const void*>& w,
                                                               int64_t lane_stride, int64_t count, Vector* taps) {
-    A kernels[kCount][kTapsRoom] = {};
+    A kernels[kCount][kPaddedTaps] = {};
     for (int64_t lane = 0; lane < count; ++lane) {
       const T* kernel = first + lane * lane_stride;
-      if (w.column == 1 && w.row == kTaps) {  // numbers that the compiler knows
+      if (w.column == 1 && w.row == kTaps) {  // compile-time sizes
         read_row(kernel, 1, kTaps * kTaps, kernels[lane]);
       } else {
         for (int64_t row = 0; row < kTaps; ++row) {
@@ -287,12 +287,12 @@ struct Wide {
         }
       }
     }
-    for (int64_t tap = 0; tap < kTapsRoom; tap += kCount) {
+    for (int64_t tap = 0; tap < kPaddedTaps; tap += kCount) {
       Vector square[kCount];
       for (int64_t lane = 0; lane < kCount; ++lane) {
         square[lane] = Lanes<A>::load(kernels[lane] + tap);
       }
-      turn<A>(square);
+      transpose<A>(square);
       for (int64_t i = 0; i < kCount && tap + i < kTaps * kTaps; ++i) {
         taps[tap + i] = square[i];
       }

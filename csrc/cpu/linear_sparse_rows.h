@@ -1,5 +1,4 @@
-// `linear` row by row, where most of x is zero, but little in all rows at once. Its sums have the order of
-// linear_across.h.
+// `linear` for an x with mostly zeros at different inputs in each row. Sums have the order of linear_across.h.
 #pragma once
 
 #include "linear_tiles.h"
@@ -8,31 +7,31 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// The products of one client's rows with a block of its outputs. Of each row only the inputs that are not zero are
-// multiplied, with weights that are turned around so that lanes lie across outputs.
+// Products of one client's rows with the weights of a block of outputs. Only the nonzero inputs of each row are
+// multiplied, by transposed weights: lanes lie across outputs.
 template <class T>
-class RowByRow {
+class SparseRows {
  public:
   using A = accumulate_t<T>;
   using L = Lanes<A>;
 
-  RowByRow(const Linear& problem, void* scratch)
+  SparseRows(const Linear& problem, void* scratch)
       : p_(problem),
         s_(problem.sizes),
         blocks_(linear_blocks(s_.inputs, kDepth)),
         sums_(aligned<A>(scratch)),
         panel_(sums_ + s_.rows * kLinearOutputs),
         values_(panel_ + kDepth * kLinearOutputs),
-        used_(reinterpret_cast<int32_t*>(values_ + s_.rows * s_.inputs / 2 + 1)),
-        begin_(used_ + s_.rows * s_.inputs / 2 + 1) {
+        nonzero_(reinterpret_cast<int32_t*>(values_ + s_.rows * s_.inputs / 2 + 1)),
+        begin_(nonzero_ + s_.rows * s_.inputs / 2 + 1) {
   }
 
-  // Whether it is worth it, and there is room for it.
-  bool takes(int64_t client) const {
-    return count_used<T>(p_.x, client, s_.rows, s_.inputs) * 2 < s_.rows * s_.inputs;
+  // Returns true if less than half of x is nonzero. The lists in scratch memory need that bound, too.
+  bool is_worthwhile(int64_t client) const {
+    return count_nonzero<T>(p_.x, client, s_.rows, s_.inputs) * 2 < s_.rows * s_.inputs;
   }
 
-  // For each row its inputs that are not zero, and where those of each block begin.
+  // Lists the nonzero inputs of each row and the start of each block in the list.
   void read_x(int64_t client) {
     const T* rows = static_cast<const T*>(p_.x.data) + client * p_.x.client;
     int32_t end = 0;
@@ -40,11 +39,11 @@ class RowByRow {
       for (int64_t block = 0; block < blocks_; ++block) {
         begin_[r * (blocks_ + 1) + block] = end;
         A buffer[kDepth];
-        const int64_t first = block * kDepth, depth = least(kDepth, s_.inputs - first);
+        const int64_t first = block * kDepth, depth = min(kDepth, s_.inputs - first);
         const A* x = widen(rows + r * p_.x.row + first, depth, buffer);
         for (int64_t k = 0; k < depth; ++k) {
           values_[end] = x[k];
-          used_[end] = static_cast<int32_t>(k);
+          nonzero_[end] = static_cast<int32_t>(k);
           end += x[k] != A(0);
         }
       }
@@ -53,12 +52,12 @@ class RowByRow {
   }
 
   void run(int64_t client, int64_t first) {
-    const int64_t count = least(kLinearOutputs, s_.outputs - first), pitch = p_.weight.row;
+    const int64_t count = min(kLinearOutputs, s_.outputs - first), pitch = p_.weight.row;
     const T* weights = static_cast<const T*>(p_.weight.data) + client * p_.weight.client + first * pitch;
     std::memset(sums_, 0, static_cast<size_t>(panel_ - sums_) * sizeof(A));
     for (int64_t block = 0; block < blocks_; ++block) {
       const int64_t begin = block * kDepth;
-      turn(weights + begin, count, least(kDepth, s_.inputs - begin));
+      pack_transposed(weights + begin, count, min(kDepth, s_.inputs - begin));
       add_block(block, block + 1 < blocks_ ? weights + begin + kDepth : weights + kLinearOutputs * pitch);
     }
     finish(client, first, count);
@@ -66,17 +65,17 @@ class RowByRow {
 
  private:
   static constexpr int64_t kDepth = kLinearDepth;
-  static constexpr int kTall = kLinearOutputs / L::kCount < 12 ? kLinearOutputs / L::kCount : 12;
-  static_assert(kDepth % L::kCount == 0 && kLinearOutputs % (kTall * L::kCount) == 0);
+  static constexpr int kTileVectors = kLinearOutputs / L::kCount < 12 ? kLinearOutputs / L::kCount : 12;
+  static_assert(kDepth % L::kCount == 0 && kLinearOutputs % (kTileVectors * L::kCount) == 0);
 
   // panel_[k, o] = weights[o, k]
-  void turn(const T* weights, int64_t count, int64_t depth) {
+  void pack_transposed(const T* weights, int64_t count, int64_t depth) {
     const int64_t pitch = p_.weight.row;
     for (int64_t o = 0; o < count; o += L::kCount) {
       for (int64_t k = 0; k < depth; k += L::kCount) {
         const T* from = weights + o * pitch + k;
         A* to = panel_ + k * kLinearOutputs + o;
-        const int64_t outputs = least(L::kCount, count - o), inputs = least(L::kCount, depth - k);
+        const int64_t outputs = min(L::kCount, count - o), inputs = min(L::kCount, depth - k);
         if constexpr (sizeof(T) == sizeof(A)) {
           if (outputs == L::kCount && inputs == L::kCount) {
             transpose<A>(from, pitch, to, kLinearOutputs);
@@ -98,11 +97,12 @@ class RowByRow {
         prefetch_row<kDepth>(next + o * p_.weight.row);
       }
       const int32_t *begin = begin_ + r * (blocks_ + 1) + block, count = begin[1] - begin[0];
-      for (int64_t o = 0; o < kLinearOutputs; o += kTall * L::kCount) {
+      for (int64_t o = 0; o < kLinearOutputs; o += kTileVectors * L::kCount) {
         A* sums = sums_ + r * kLinearOutputs + o;
-        ScaledRows<A, 1, kTall> tile;
+        RegisterTile<A, 1, kTileVectors> tile;
         tile.load(sums, 0);
-        tile.add(values_ + begin[0], 1, Every{1}, panel_ + o, Listed{used_ + begin[0], 0, kLinearOutputs}, count);
+        tile.add(values_ + begin[0], 1, StridedIndex{1}, panel_ + o,
+                 GatherIndex{nonzero_ + begin[0], 0, kLinearOutputs}, count);
         tile.store(sums, 0);
       }
     }
@@ -124,11 +124,11 @@ class RowByRow {
   const Linear& p_;
   const LinearSizes& s_;
   int64_t blocks_;
-  A* sums_;         // [rows, kLinearOutputs]
-  A* panel_;        // [kDepth, kLinearOutputs] of the weights
-  A* values_;       // of x that are not zero, row by row
-  int32_t* used_;   // where they are in their blocks
-  int32_t* begin_;  // [rows, blocks + 1]
+  A* sums_;           // [rows, kLinearOutputs]
+  A* panel_;          // [kDepth, kLinearOutputs] transposed weights
+  A* values_;         // nonzero values of x, row by row
+  int32_t* nonzero_;  // their input indices within their blocks
+  int32_t* begin_;    // [rows, blocks + 1]
 };
 
 }  // namespace
