@@ -127,9 +127,7 @@ def main() -> None:
         for cases in chosen:
             for variant in SEEDS:
                 if attempt(variant, CSRC / "cuda" / cases.SOURCE, cases, Path(folder)) != PASSED:
-                    sys.exit(
-                        f"{cases.SOURCE} fails under {variant} without a mutation: fix the kernel first"
-                    )
+                    sys.exit(f"{cases.SOURCE} fails under {variant} without a mutation: fix the kernel first")
     work = [(c, m) for c in chosen for m in mutants_of((CSRC / "cuda" / c.SOURCE).read_text())]
     context = multiprocessing.get_context("fork")
     results = context.Queue()
