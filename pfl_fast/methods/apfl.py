@@ -57,7 +57,6 @@ class APFL(FedAvg):
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's, a personal model, and alpha."""
         modules = {"extractor": backbone.extractor, "head": backbone.head}
-        self.names = [f"{part}.{name}" for part, m in modules.items() for name, _ in m.named_parameters()]
         own = {f"personal_{part}": personal(module) for part, module in modules.items()}
         return {**super().parts(backbone), **own, "mixing": personal(Mixing(self.options.alpha))}
 
@@ -90,7 +89,7 @@ class APFL(FedAvg):
             return logits
         own = [*extractor.parameters(), *head.parameters()]
         others = [p.detach() for p in (*client.extractor.parameters(), *client.head.parameters())]
-        vbar = dict(zip(self.names, ops.mix(own, others, 1 - client.mixing.alpha), strict=True))
+        vbar = dict(zip(self.context.parameters, ops.mix(own, others, 1 - client.mixing.alpha), strict=True))
         z = functional_call(extractor, part_of(vbar, "extractor"), (batch.x,))
         mixed: Tensor = functional_call(head, part_of(vbar, "head"), (z,))
         return mixed
@@ -99,15 +98,15 @@ class APFL(FedAvg):
         """``<v - w, alpha g_v + (1 - alpha) g_w> + 0.02 alpha`` as alpha's gradient."""
         alpha = client["mixing.alpha"]
         total = PFLLIB_DECAY * alpha
-        for name in (name for name in self.names if name in gradients):
+        for name in (name for name in self.context.parameters if name in gradients):
             both = alpha * gradients[f"personal_{name}"] + (1 - alpha) * gradients[name]
             total = total + ((client[f"personal_{name}"] - client[name]) * both).sum()
         return {**gradients, "mixing.alpha": total}
 
     def mix_in(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """``v <- alpha v + (1 - alpha) w``."""
-        names = [f"personal_{name}" for name in self.names]
-        own, others = [client[name] for name in names], [client[name] for name in self.names]
+        names = [f"personal_{name}" for name in self.context.parameters]
+        own, others = [client[name] for name in names], [client[name] for name in self.context.parameters]
         return dict(zip(names, ops.mix(own, others, 1 - client["mixing.alpha"]), strict=True))
 
 

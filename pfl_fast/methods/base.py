@@ -33,6 +33,7 @@ from pfl_fast.methods.parts import (
     reinitialized,
     round_buffer,
     shared,
+    without_values,
     zeros_like_parameters,
 )
 from pfl_fast.methods.phases import Batch, GradientAt, Loss, PerSampleCache, Phase, PhaseProgress
@@ -62,6 +63,7 @@ __all__ = [
     "reinitialized",
     "round_buffer",
     "shared",
+    "without_values",
     "zeros_like_parameters",
 ]
 
@@ -83,6 +85,7 @@ class RunContext:
         count_classes: ``client number -> [classes]``, number of training samples of each class.
         parameters: names of the backbone's parameters, such as ``"head.weight"``, in its order.
         exchanged_parameters: the parameters that are exchanged under the BatchNorm policy.
+        backbone: the model on the meta device: modules, names and shapes, without values.
     """
 
     clients: int
@@ -94,6 +97,7 @@ class RunContext:
     count_classes: Callable[[int], Tensor] | None = None
     parameters: tuple[str, ...] = ()
     exchanged_parameters: tuple[str, ...] = ()
+    backbone: Backbone | None = None
 
 
 class MixtureInputs(Protocol):
@@ -182,7 +186,7 @@ class Method:
         raise NotImplementedError
 
     def phases(self, round: int) -> list[Phase]:
-        """Returns the phases of local training in a round, counted from 1; default: one phase for extractor and head."""
+        """Returns the phases of local training in a round, from 1 on; default: one phase for extractor and head."""
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs)]
 
     def final_phases(self) -> list[Phase]:
@@ -214,7 +218,7 @@ class Method:
         return logits
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
-        """Returns ``[b, C]`` logits of the server's model, whose parts are attributes of ``server``; None without one."""
+        """Returns ``[b, C]`` logits of the server's model, or None; the server's parts are attributes of ``server``."""
         if not hasattr(server, "extractor") or not hasattr(server, "head"):
             return None
         logits: Tensor = server.head(server.extractor(batch.x))

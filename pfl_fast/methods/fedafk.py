@@ -120,11 +120,10 @@ class FedAFK(Method):
         super().__init__(options, context)
         self.lam: float = options.lam if options.kt else 0.0
         self.has_global = options.afa or self.lam > 0
-        self.mixed: list[str] = []  # names of the extractor's parameters
+        self.extractor_parameters = [name for name in context.parameters if name.startswith("extractor.")]
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Both extractors start alike, and so do both heads."""
-        self.mixed = [name for name, _ in backbone.extractor.named_parameters()]
         parts = {"extractor": personal(backbone.extractor), "head": personal(backbone.head)}
         if self.has_global:
             parts["global_extractor"] = shared(backbone.extractor, "extractor")
@@ -222,7 +221,7 @@ class FedAFK(Method):
 
     def mix_in(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """``theta_i <- mu theta_i + (1 - mu) theta_G,i``; running statistics stay."""
-        names = [f"extractor.{name}" for name in self.mixed]
+        names = self.extractor_parameters
         own, others = [client[name] for name in names], [client[f"global_{name}"] for name in names]
         return dict(zip(names, ops.mix(own, others, 1 - client["mixing.mu"]), strict=True))
 
@@ -230,7 +229,7 @@ class FedAFK(Method):
         """``<theta_i - theta_G, mu g_i + (1 - mu) g_G>`` as mu's gradient, g those of each extractor's own loss."""
         mu = client["mixing.mu"]
         total = torch.zeros_like(mu)
-        for name in (f"extractor.{name}" for name in self.mixed):
+        for name in self.extractor_parameters:
             if name in gradients:  # a parameter that no loss depends on has none
                 gradient = mu * gradients[name] + (1 - mu) * gradients[f"global_{name}"]
                 total = total + ((client[name] - client[f"global_{name}"]) * gradient).sum()

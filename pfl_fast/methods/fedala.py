@@ -30,6 +30,7 @@ from pfl_fast.methods.base import (
     PerSampleCache,
     Phase,
     PhaseProgress,
+    RunContext,
     Tensors,
     cross_entropy,
     frozen,
@@ -74,17 +75,18 @@ class FedALA(Method):
     )
     Options = FedALAOptions
 
+    def __init__(self, options: FedALAOptions, context: RunContext) -> None:
+        super().__init__(options, context)
+        layers = list(dict.fromkeys(layer_of(name) for name in context.parameters))
+        top_layers = layers[-options.layer_idx :]
+        self.top = [name for name in context.exchanged_parameters if layer_of(name) in top_layers]
+        model = context.backbone or nn.Module()
+        local = local_tensor_names(model, context.batch_norm)
+        self.lower = [name for name in model.state_dict() if name not in local and name not in self.top]
+        self.in_head = all(name.startswith("head.") for name in self.top)
+
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """theta, theta_g, and W."""
-        modules = {"extractor": backbone.extractor, "head": backbone.head}
-        local = {
-            f"{part}.{name}" for part, m in modules.items() for name in local_tensor_names(m, self.context.batch_norm)
-        }
-        top = [name for layer in layers_of(modules)[-self.options.layer_idx :] for name in layer]
-        self.top = [name for name in top if name not in local]
-        names = [f"{part}.{name}" for part, module in modules.items() for name in module.state_dict()]
-        self.lower = [name for name in names if name not in local and name not in top]
-        self.in_head = all(name.startswith("head.") for name in self.top)
         weights = {name: backbone.get_parameter(name) for name in self.top}
         return {
             "extractor": Part(deepcopy(backbone.extractor), upload_to="extractor"),
@@ -181,15 +183,13 @@ class LocalAggregation(nn.Module):
         self.register_buffer("count", torch.tensor(0))
 
 
-def layers_of(modules: dict[str, nn.Module]) -> list[list[str]]:
-    """Names of the parameters of each layer, from the bottom to the top."""
-    layers = []
-    for part, module in modules.items():
-        for path, layer in module.named_modules():
-            dot = f"{part}.{path}." if path else f"{part}."
-            names = [dot + name for name, _ in layer.named_parameters(recurse=False)]
-            layers += [names] if names else []
-    return layers
+def layer_of(name: str) -> str:
+    """Returns the module that holds the tensor ``name``.
+
+    >>> layer_of("extractor.fc1.weight")
+    'extractor.fc1'
+    """
+    return name.rpartition(".")[0]
 
 
 def get(module: Any, name: str) -> Any:

@@ -51,11 +51,6 @@ class FedAMP(Method):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """w_i, and u_i."""
-        self.parameters = [
-            f"model_{part}.{name}"
-            for part, module in (("extractor", backbone.extractor), ("head", backbone.head))
-            for name, _ in module.named_parameters()
-        ]
         batch_norm = self.context.batch_norm
         return {
             "extractor": Part(deepcopy(backbone.extractor), upload_to="model_extractor"),
@@ -80,7 +75,8 @@ class FedAMP(Method):
 
     def mixture(self, inputs: MixtureInputs) -> tuple[Tensor, Tensors]:
         """``u_i``; where the others would weigh more than 1 together, they are scaled to 1."""
-        models = [inputs.uploads[name].flatten(1) for name in self.parameters if name in inputs.uploads]
+        names = [f"model_{name}" for name in self.context.parameters]
+        models = [inputs.uploads[name].flatten(1) for name in names if name in inputs.uploads]
         squared = torch.stack([squared_distances(model.double()) for model in models]).sum(0)
         others = len(squared) * (len(squared) - 1)
         mean = float(squared.sum()) / others if others else 1.0

@@ -66,7 +66,6 @@ class FedDyn(FedAvg):
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's; w_g; h_i."""
         zeros = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
-        self.corrected = [name for name, _ in zeros.named_buffers()]
         return {**super().parts(backbone), "start": round_buffer(zeros), "correction": client_buffer(zeros)}
 
     def phases(self, round: int) -> list[Phase]:
@@ -87,7 +86,7 @@ class FedDyn(FedAvg):
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
         """``w_g``."""
-        return {f"start.{name}": client[name] for name in self.corrected} if at == "start" else {}
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def correct(self, client: Tensors, gradients: Tensors) -> Tensors:
         """``g - h_i``; and the pull, if it is not that of the step."""
@@ -102,18 +101,18 @@ class FedDyn(FedAvg):
 
     def renew(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """``h_i <- h_i - alpha (w_i - w_g)``."""
-        moved = {name: client[name] - client[f"start.{name}"] for name in self.corrected}
+        moved = {name: client[name] - client[f"start.{name}"] for name in self.context.exchanged_parameters}
         return {f"correction.{n}": client[f"correction.{n}"] - self.options.alpha * d for n, d in moved.items()}
 
     def server_state(self, server: Tensors) -> Tensors:
         """h."""
-        return {f"correction.{name}": torch.zeros_like(server[name]) for name in self.corrected}
+        return {f"correction.{name}": torch.zeros_like(server[name]) for name in self.context.exchanged_parameters}
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
         """h by all N clients, w_g by the mean of those that were there."""
         result = averaged(uploads, torch.full_like(sizes, 1 / len(sizes)))
         alpha, share = self.options.alpha, len(sizes) / self.context.clients
-        for name in self.corrected:
+        for name in self.context.exchanged_parameters:
             h = server[f"correction.{name}"] - alpha * share * (result[name] - server[name])
             result[f"correction.{name}"], result[name] = h, result[name] - h / alpha
         return result

@@ -20,7 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import OWN, Method, MixtureInputs, Part, Tensors, client_buffer, zeros_like_parameters
+from pfl_fast.methods.base import (
+    OWN,
+    Method,
+    MixtureInputs,
+    Part,
+    Tensors,
+    client_buffer,
+    part_of,
+    zeros_like_parameters,
+)
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -54,7 +63,6 @@ class FedFomo(Method):
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """theta, and theta_old."""
         start = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
-        self.compared = [name for name, _ in start.named_buffers()]
         mixture_size = min(self.options.m, self.context.clients)
         return {
             "extractor": Part(
@@ -71,7 +79,7 @@ class FedFomo(Method):
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
         """theta_old."""
-        return {f"start.{name}": client[name] for name in self.compared} if at == "start" else {}
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def server_state(self, server: Tensors) -> Tensors:
         """Sums of weights, ``[N, N]``."""
@@ -86,7 +94,7 @@ class FedFomo(Method):
     def mixture(self, inputs: MixtureInputs) -> tuple[Tensor, Tensors]:
         """Each client's normalised weights; its own model where none is better than what it trained from."""
         affinity, clients = inputs.server["affinity"].clone(), inputs.clients
-        old = [{n: inputs.tensors(client)[f"start.{n}"] for n in self.compared} for client in clients]
+        old = [part_of(inputs.tensors(client), "start") for client in clients]
         chosen = [self.candidates(affinity[client], clients, row) for row, client in enumerate(clients)]
         own_losses = inputs.losses([(client, old[row]) for row, client in enumerate(clients)])
         pairs = [(row, column) for row, columns in enumerate(chosen) for column in columns]

@@ -20,7 +20,7 @@ Gao et al., "FediOS: Decoupling Orthogonal Subspaces for Personalization in Feat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -35,7 +35,6 @@ from pfl_fast.methods.base import (
     Part,
     Phase,
     Tensors,
-    client_buffer,
     cross_entropy,
     personal,
     reinitialized,
@@ -106,9 +105,6 @@ class FediOS(Method):
         "regularised": {"post_activation": "relu"},
     }
 
-    generic: Tensor | None = None  # A_0
-    personal: Tensor | None = None  # A_1 to A_N
-
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
         """Everyone trains and the sampled ones are averaged; the rest by model and data set."""
@@ -122,12 +118,14 @@ class FediOS(Method):
         if o.personal_extractor == "own":
             fresh = o.personal_init == "fresh"
             parts["personal_extractor"] = personal(reinitialized(backbone.extractor) if fresh else backbone.extractor)
-        self.generic, self.personal = self.bases(backbone.feature_width) if o.projections else (None, None)
-        parts["projector"] = client_buffer(Bases(self.generic, None if self.personal is None else self.personal[0]))
-        head = backbone.head
-        if self.generic is not None and o.projection != "square":
-            width = self.generic.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
-            head = nn.Linear(width, self.context.classes)
+        head, projector = backbone.head, Part(Bases(None, None), trained=False, on_server=True)
+        if o.projections:
+            a_0, a_i = self.bases(backbone.feature_width)
+            projector = replace(projector, module=Bases(a_0, a_i[0]), client_values={"personal": a_i})
+            if o.projection != "square":
+                width = a_0.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
+                head = nn.Linear(width, self.context.classes)
+        parts["projector"] = projector
         parts["head"] = shared(head, "head")
         return parts
 
@@ -145,12 +143,6 @@ class FediOS(Method):
         if o.projection == "coords" and projector.generic.shape[-1] != projector.rank:
             raise ConfigError("fedios: projection=coords needs remainder=unused, as both parts must have r features")
         return projector.generic, projector.personal
-
-    def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
-        """Each client has a subspace of its own."""
-        if self.personal is None:
-            return {}
-        return {"projector.personal": self.personal[number].to(common["projector.personal"].dtype)}
 
     def phases(self, round: int) -> list[Phase]:
         """One phase, everything together."""
@@ -181,9 +173,7 @@ class FediOS(Method):
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
         """``H(P_g f(x; W_g))``."""
-        f_g = server.extractor(batch.x)
-        generic = None if self.generic is None else self.generic.to(f_g)
-        logits: Tensor = server.head(self.project_one(f_g, generic))
+        logits: Tensor = server.head(self.project_one(server.extractor(batch.x), server.projector.generic))
         return logits
 
     def features(self, client: Any, x: Tensor) -> tuple[Tensor, Tensor]:

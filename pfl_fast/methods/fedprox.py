@@ -37,7 +37,6 @@ class FedProx(FedAvg):
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's, and where the round started."""
         start = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
-        self.pulled = [name for name, _ in start.named_buffers()]
         return {**super().parts(backbone), "start": round_buffer(start)}
 
     def phases(self, round: int) -> list[Phase]:
@@ -47,4 +46,4 @@ class FedProx(FedAvg):
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
         """``w_g``, for the whole round."""
-        return {f"start.{name}": client[name] for name in self.pulled} if at == "start" else {}
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}

@@ -97,8 +97,10 @@ class PartialFedAdaptive(Method):
         if options.soft_finetune == "every" and options.sample != "soft":
             raise ConfigError("partialfed-adaptive: soft_finetune=every needs sample=soft")
         super().__init__(options, context)
-        self.groups: list[str] = []
-        self.segments: dict[str, int] = {}  # of each tensor the number of its group
+        model = context.backbone
+        groups = {} if model is None else tensor_groups(model, options.granularity, options.merged)
+        self.groups = list(groups)
+        self.segments = {name: number for number, names in enumerate(groups.values()) for name in names}
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
@@ -107,13 +109,10 @@ class PartialFedAdaptive(Method):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Both copies start from W_0; the local one is what becomes of the client."""
-        groups = tensor_groups(backbone, self.options.granularity, self.options.merged)
-        self.groups = list(groups)
-        self.segments = {name: number for number, names in enumerate(groups.values()) for name in names}
         return {
             "local": Part(deepcopy(backbone), upload_to="model"),
             "global_": Part(deepcopy(backbone), receive_from="model"),
-            "policy": personal(Policy(len(groups))),
+            "policy": personal(Policy(len(self.groups))),
         }
 
     def phases(self, round: int) -> list[Phase]:

@@ -51,11 +51,6 @@ class PFedMe(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """w, and theta."""
-        self.parameters = {
-            f"{part}.{name}"
-            for part, module in (("extractor", backbone.extractor), ("head", backbone.head))
-            for name, _ in module.named_parameters()
-        }
         theta = {"personal_extractor": personal(backbone.extractor), "personal_head": personal(backbone.head)}
         return {**super().parts(backbone), **theta}
 
@@ -89,9 +84,8 @@ class PFedMe(FedAvg):
         found = {}
         for name in as_theta(client):
             w, theta = name.removeprefix("personal_"), client[name]
-            found[w] = (
-                client[w] - progress.lr * self.options.lam * (client[w] - theta) if w in self.parameters else theta
-            )
+            step = progress.lr * self.options.lam * (client[w] - theta) if w in self.context.parameters else None
+            found[w] = theta if step is None else client[w] - step
         return found
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:

@@ -33,6 +33,7 @@ from pfl_fast.methods.base import (
     Part,
     PerSampleCache,
     Phase,
+    RunContext,
     Tensors,
     averaged,
     cross_entropy,
@@ -72,6 +73,10 @@ class PFedVEM(Method):
         "official": {"head_lr": 0.001, "head_epochs": 20, "lr": 0.01, "local_epochs": 5, "batch_size": 50}
     }
 
+    def __init__(self, options: PFedVEMOptions, context: RunContext) -> None:
+        super().__init__(options, context)
+        self.head_parameters = [name.removeprefix("head.") for name in context.parameters if name.startswith("head.")]
+
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
         """Everybody trains, and receives the new extractor."""
@@ -86,13 +91,12 @@ class PFedVEM(Method):
         spread = deepcopy(backbone.head)
         for parameter in spread.parameters():
             nn.init.constant_(parameter, math.log(math.e - 1))  # its softplus is 1
-        self.names = [name for name, _ in mean.named_parameters()]
         return {
             "extractor": shared(backbone.extractor, "extractor", recipients="all"),
             "head": Part(mean, upload_to="head"),
             "spread": personal(spread),
             "prior": frozen(mean, "head", recipients="all"),
-            "precision": round_buffer(Variance(), upload_to="precision"),
+            "variance": round_buffer(Variance(), upload_to="variance"),
         }
 
     def phases(self, round: int) -> list[Phase]:
@@ -108,9 +112,9 @@ class PFedVEM(Method):
     def on_receive(self, client: Tensors, at: str) -> Tensors:
         """``rho_i^2``."""
         mean, prior, spread = (part_of(client, part) for part in ("head", "prior", "spread"))
-        squares = [F.softplus(spread[n]).square() + (mean[n] - prior[n]).square() for n in self.names]
+        squares = [F.softplus(spread[n]).square() + (mean[n] - prior[n]).square() for n in self.head_parameters]
         variance = torch.cat([square.flatten() for square in squares]).mean()
-        return {"precision.variance": variance} if at == "start" else {}
+        return {"variance.value": variance} if at == "start" else {}
 
     def head_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Sum over samples of the cross entropy, and the distance to the prior."""
@@ -124,10 +128,10 @@ class PFedVEM(Method):
     def drawn_loss(self, client: Any, z: Tensor, batch: Batch) -> Tensor:
         """Mean over S drawn heads of the cross entropy."""
         mean, spread = dict(client.head.named_parameters()), dict(client.spread.named_parameters())
-        noise = {n: self.normal(batch.seed ^ (place + 1), mean[n]) for place, n in enumerate(self.names)}
+        noise = {n: self.normal(batch.seed ^ (place + 1), mean[n]) for place, n in enumerate(mean)}
         losses = []
         for k in range(self.options.samples):
-            head = {n: mean[n] + F.softplus(spread[n]) * noise[n][k] for n in self.names}
+            head = {n: mean[n] + F.softplus(spread[n]) * noise[n][k] for n in mean}
             losses.append(cross_entropy(functional_call(client.head, head, (z,)), batch.y))
         return torch.stack(losses).mean()
 
@@ -138,11 +142,11 @@ class PFedVEM(Method):
 
     def divergence(self, client: Any) -> Tensor:
         """``KL(q_i || N(m_g, rho_i^2 I))``."""
-        variance = client.precision.variance
+        variance = client.variance.value
         total = torch.zeros_like(variance)
         means, priors, spreads = (dict(part.named_parameters()) for part in (client.head, client.prior, client.spread))
-        for name in self.names:
-            m, m_g, own = means[name], priors[name], F.softplus(spreads[name])
+        for name, m in means.items():
+            m_g, own = priors[name], F.softplus(spreads[name])
             distance = (own.square() + (m - m_g).square()) / (2 * variance)
             total = total + (variance.log() / 2 - own.log() + distance - 0.5).sum()
         return total
@@ -150,15 +154,15 @@ class PFedVEM(Method):
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
         """Extractors by samples, heads by how sure they are."""
         heads = {name: block for name, block in uploads.items() if name.startswith("head.")}
-        precision = 1 / uploads["precision.variance"].double()
+        precision = 1 / uploads["variance.value"].double()
         return {**super().aggregate(server, uploads, sizes), **averaged(heads, precision / precision.sum())}
 
 
 class Variance(nn.Module):
     """Holds rho_i^2."""
 
-    variance: Tensor
+    value: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("variance", torch.tensor(1.0))
+        self.register_buffer("value", torch.tensor(1.0))

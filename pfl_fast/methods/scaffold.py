@@ -59,7 +59,6 @@ class Scaffold(FedAvg):
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """FedAvg's; x; c_i, c, and what c_i changes by."""
         zeros = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
-        self.corrected = [name for name, _ in zeros.named_buffers()]
         return {
             **super().parts(backbone),
             "start": round_buffer(zeros),
@@ -75,7 +74,7 @@ class Scaffold(FedAvg):
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
         """x."""
-        return {f"start.{name}": client[name] for name in self.corrected} if at == "start" else {}
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def correct(self, client: Tensors, gradients: Tensors) -> Tensors:
         """``g - c_i + c``."""
@@ -86,7 +85,7 @@ class Scaffold(FedAvg):
         """``c_i+``, and ``c_i+ - c_i = (x - y) / (K eta) - c``."""
         found: Tensors = {}
         walked = progress.steps * progress.lr
-        for name in self.corrected:
+        for name in self.context.exchanged_parameters:
             mean_gradient = torch.where(walked > 0, (client[f"start.{name}"] - client[name]) / walked, 0)
             change = mean_gradient - client[f"global_control.{name}"]
             found[f"change.{name}"], found[f"control.{name}"] = change, client[f"control.{name}"] + change
@@ -95,7 +94,7 @@ class Scaffold(FedAvg):
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
         """Plain means; c moves by the share of clients that were there."""
         means = averaged(uploads, torch.full_like(sizes, 1 / len(sizes)))
-        for name in self.corrected:
+        for name in self.context.exchanged_parameters:
             means[name] = server[name] + self.options.server_lr * (means[name] - server[name])
             share = len(sizes) / self.context.clients
             means[f"control.{name}"] = server[f"control.{name}"] + share * means[f"control.{name}"]
