@@ -135,9 +135,9 @@ CHOSEN = "features or parameters chosen for each client"
 ONE_MODEL = "one model for all"
 ADAPTED = "one model, adapted by each client"
 PARTS = "some parts shared, others personal"
-BESIDE = "a personal and a shared model"
-OWN = "one model per client"
-FAMILIES = (CHOSEN, ONE_MODEL, ADAPTED, PARTS, BESIDE, OWN)
+TWO_MODELS = "a personal and a shared model"
+ONE_PER_CLIENT = "one model per client"
+FAMILIES = (CHOSEN, ONE_MODEL, ADAPTED, PARTS, TWO_MODELS, ONE_PER_CLIENT)
 
 
 @dataclass(frozen=True)
