@@ -21,7 +21,7 @@ from pfl_fast.data.partition import Partition
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS, Method
-from pfl_fast.methods.base import RunContext, local_tensor_names
+from pfl_fast.methods.base import RunContext, local_tensor_names, without_values
 from pfl_fast.models import Backbone, build, default_model
 from pfl_fast.options import convert, unknown
 
@@ -188,6 +188,7 @@ def method_context(
         count_classes=count_classes,
         parameters=tuple(parameters),
         exchanged_parameters=tuple(name for name in parameters if name not in local),
+        backbone=without_values(backbone),
     )
 
 

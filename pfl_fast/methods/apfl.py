@@ -1,4 +1,4 @@
-"""APFL: a client predicts by a mixture of a shared and a personal model, and learns how much of each.
+"""APFL: a client predicts with a mixture of a shared and a personal model, whose mixing weight is learned.
 
     vbar = alpha v + (1 - alpha) w
     w <- w - eta grad CE(w)                       v <- v - eta alpha grad CE(vbar)
@@ -19,7 +19,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
-from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, PhaseProgress, Tensors, cross_entropy, part_of, personal
+from pfl_fast.methods.base import (
+    TWO_MODELS,
+    Batch,
+    Part,
+    Phase,
+    PhaseProgress,
+    Tensors,
+    cross_entropy,
+    part_of,
+    personal,
+)
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -31,11 +41,11 @@ PFLLIB_DECAY = 0.02
 class APFLOptions:
     """Options of APFL."""
 
-    alpha: float = option(0.5, "the share of the personal model, at first", minimum=0, maximum=1)
-    adaptive: bool = option(True, "alpha is learned; off: it stays")
+    alpha: float = option(0.5, "initial weight of the personal model in the mixture", minimum=0, maximum=1)
+    adaptive: bool = option(True, "learn alpha; off: alpha keeps its initial value")
     compat: str = option(
         "paper",
-        "pfllib: v is trained by its own loss, alpha by both gradients, and the mixture overwrites v after each epoch",
+        "pfllib: train v by its own loss, alpha by both gradients, and overwrite v by the mixture after each epoch",
         ["paper", "pfllib"],
     )
 
@@ -45,24 +55,23 @@ class APFL(FedAvg):
 
     title = "APFL"
     paper = "Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, arXiv:2003.13461"
-    summary = "a personal model beside the shared one; their mixture predicts, its share is learned"
-    family = BESIDE
-    reading = "alpha starts at 0.5 and is stepped with the models, on the same batch; the mixture has v's BatchNorm"
+    summary = "a personal and a shared model; their mixture predicts, with a learned weight"
+    family = TWO_MODELS
+    reading = "alpha starts at 0.5 and is updated on the same batches as the models; the mixture uses v's BatchNorm"
     public_code = (
-        "PFLlib: alpha starts at 1; v is trained by its own loss and overwritten by the mixture after an epoch "
+        "PFLlib: alpha starts at 1; v is trained by its own loss and overwritten by the mixture after each epoch "
         "(compat=pfllib)"
     )
     Options = APFLOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """FedAvg's, a personal model, and alpha."""
+        """Returns FedAvg's parts, the personal model v, and alpha."""
         modules = {"extractor": backbone.extractor, "head": backbone.head}
-        self.names = [f"{part}.{name}" for part, m in modules.items() for name, _ in m.named_parameters()]
         own = {f"personal_{part}": personal(module) for part, module in modules.items()}
         return {**super().parts(backbone), **own, "mixing": personal(Mixing(self.options.alpha))}
 
     def phases(self, round: int) -> list[Phase]:
-        """All in the same steps; each is reached by its own loss only."""
+        """Returns one phase that trains w, v and alpha together; each term of the loss reaches only its own."""
         train = ("extractor", "head", "personal_extractor", "personal_head")
         as_pfllib = self.options.compat == "pfllib"
         return [
@@ -70,44 +79,44 @@ class APFL(FedAvg):
                 (*train, "mixing") if self.options.adaptive else train,
                 self.loss,
                 self.context.local_epochs,
-                edit_gradients=self.by_both_gradients if as_pfllib and self.options.adaptive else None,
+                edit_gradients=self.alpha_from_both_gradients if as_pfllib and self.options.adaptive else None,
                 after_step=clip_alpha if self.options.adaptive else None,
-                after_epoch=self.mix_in if as_pfllib else None,
+                after_epoch=self.mix_into_personal if as_pfllib else None,
             )
         ]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``CE(w) + CE(vbar)``, the second with w as it is; records alpha."""
+        """Returns ``CE(w) + CE(vbar)``, w detached in the second term; records alpha."""
         shared_loss = cross_entropy(client.head(client.extractor(batch.x)), batch.y)
         own_loss = cross_entropy(self.predict(client, batch), batch.y)
         return shared_loss + own_loss, {"alpha": client.mixing.alpha.detach().clone()}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """By vbar; as PFLlib has it, by v."""
+        """Returns the logits of vbar; with ``compat=pfllib`` those of v."""
         extractor, head = client.personal_extractor, client.personal_head
         if self.options.compat == "pfllib":
             logits: Tensor = head(extractor(batch.x))
             return logits
         own = [*extractor.parameters(), *head.parameters()]
         others = [p.detach() for p in (*client.extractor.parameters(), *client.head.parameters())]
-        vbar = dict(zip(self.names, ops.mix(own, others, 1 - client.mixing.alpha), strict=True))
+        vbar = dict(zip(self.context.parameters, ops.mix(own, others, 1 - client.mixing.alpha), strict=True))
         z = functional_call(extractor, part_of(vbar, "extractor"), (batch.x,))
         mixed: Tensor = functional_call(head, part_of(vbar, "head"), (z,))
         return mixed
 
-    def by_both_gradients(self, client: Tensors, gradients: Tensors) -> Tensors:
-        """``<v - w, alpha g_v + (1 - alpha) g_w> + 0.02 alpha`` as alpha's gradient."""
+    def alpha_from_both_gradients(self, client: Tensors, gradients: Tensors) -> Tensors:
+        """Sets alpha's gradient to ``<v - w, alpha g_v + (1 - alpha) g_w> + 0.02 alpha``."""
         alpha = client["mixing.alpha"]
         total = PFLLIB_DECAY * alpha
-        for name in (name for name in self.names if name in gradients):
+        for name in (name for name in self.context.parameters if name in gradients):
             both = alpha * gradients[f"personal_{name}"] + (1 - alpha) * gradients[name]
             total = total + ((client[f"personal_{name}"] - client[name]) * both).sum()
         return {**gradients, "mixing.alpha": total}
 
-    def mix_in(self, client: Tensors, progress: PhaseProgress) -> Tensors:
-        """``v <- alpha v + (1 - alpha) w``."""
-        names = [f"personal_{name}" for name in self.names]
-        own, others = [client[name] for name in names], [client[name] for name in self.names]
+    def mix_into_personal(self, client: Tensors, progress: PhaseProgress) -> Tensors:
+        """Returns ``alpha v + (1 - alpha) w`` as the new v."""
+        names = [f"personal_{name}" for name in self.context.parameters]
+        own, others = [client[name] for name in names], [client[name] for name in self.context.parameters]
         return dict(zip(names, ops.mix(own, others, 1 - client["mixing.alpha"]), strict=True))
 
 
@@ -120,5 +129,5 @@ class Mixing(nn.Module):
 
 
 def clip_alpha(client: Tensors) -> Tensors:
-    """Keeps alpha in [0, 1]."""
+    """Clips alpha to [0, 1]."""
     return {"mixing.alpha": client["mixing.alpha"].clamp(0, 1)}

@@ -33,6 +33,7 @@ from pfl_fast.methods.parts import (
     reinitialized,
     round_buffer,
     shared,
+    without_values,
     zeros_like_parameters,
 )
 from pfl_fast.methods.phases import Batch, GradientAt, Loss, PerSampleCache, Phase, PhaseProgress
@@ -62,6 +63,7 @@ __all__ = [
     "reinitialized",
     "round_buffer",
     "shared",
+    "without_values",
     "zeros_like_parameters",
 ]
 
@@ -83,6 +85,7 @@ class RunContext:
         count_classes: ``client number -> [classes]``, number of training samples of each class.
         parameters: names of the backbone's parameters, such as ``"head.weight"``, in its order.
         exchanged_parameters: the parameters that are exchanged under the BatchNorm policy.
+        backbone: the model on the meta device: modules, names and shapes, without values.
     """
 
     clients: int
@@ -94,6 +97,7 @@ class RunContext:
     count_classes: Callable[[int], Tensor] | None = None
     parameters: tuple[str, ...] = ()
     exchanged_parameters: tuple[str, ...] = ()
+    backbone: Backbone | None = None
 
 
 class MixtureInputs(Protocol):
@@ -131,9 +135,9 @@ CHOSEN = "features or parameters chosen for each client"
 ONE_MODEL = "one model for all"
 ADAPTED = "one model, adapted by each client"
 PARTS = "some parts shared, others personal"
-BESIDE = "a personal and a shared model"
-OWN = "one model per client"
-FAMILIES = (CHOSEN, ONE_MODEL, ADAPTED, PARTS, BESIDE, OWN)
+TWO_MODELS = "a personal and a shared model"
+ONE_PER_CLIENT = "one model per client"
+FAMILIES = (CHOSEN, ONE_MODEL, ADAPTED, PARTS, TWO_MODELS, ONE_PER_CLIENT)
 
 
 @dataclass(frozen=True)

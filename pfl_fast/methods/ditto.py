@@ -1,9 +1,9 @@
-"""Ditto: FedAvg, and beside it each client's own model, held near the global one.
+"""Ditto: FedAvg, and a personal model per client with a proximal term towards the global model.
 
     w <- FedAvg                                          v_i <- v_i - eta (grad CE(v_i) + lam (v_i - w_g))
 
-w_g is the model the client received; v_i, which it predicts with, comes first in the round and never leaves it. The
-pull acts inside the step and is not part of the loss that is reported.
+w_g is the received model. A client predicts with v_i, trains v_i before w, and never uploads it. The proximal term is
+added to the gradient and is not part of the reported loss.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, Tensors, cross_entropy, personal
+from pfl_fast.methods.base import TWO_MODELS, Batch, Part, Phase, Tensors, cross_entropy, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -25,8 +25,8 @@ from pfl_fast.options import option
 class DittoOptions:
     """Options of Ditto."""
 
-    lam: float = option(1.0, "how near the personal model is kept to the global one; 0: it is trained alone", minimum=0)
-    personal_epochs: int = option(1, "epochs of the personal model in a round", minimum=1)
+    lam: float = option(1.0, "weight of the proximal term towards the global model; 0: Local", minimum=0)
+    personal_epochs: int = option(1, "epochs of the personal model per round", minimum=1)
 
 
 class Ditto(FedAvg):
@@ -34,19 +34,19 @@ class Ditto(FedAvg):
 
     title = "Ditto"
     paper = "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
-    summary = "a personal model beside the shared one, pulled to it"
-    family = BESIDE
-    reading = "the personal epochs come first, against the global model as received; lam 1 (the paper tunes 0.05 to 2)"
-    public_code = "PFLlib: mu is 0 by default, which is Local, and accuracies of both models are reported as one series"
+    summary = "a shared model, and a personal one with a proximal term towards it"
+    family = TWO_MODELS
+    reading = "the personal model is trained first, towards the received model; lam 1 (the paper tunes 0.05 to 2)"
+    public_code = "PFLlib: mu is 0 by default, which is Local; accuracies of both models are reported as one series"
     Options = DittoOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """FedAvg's, and a personal model."""
+        """Returns FedAvg's parts and a personal model."""
         own = {"personal_extractor": personal(backbone.extractor), "personal_head": personal(backbone.head)}
         return {**super().parts(backbone), **own}
 
     def phases(self, round: int) -> list[Phase]:
-        """First v, while w is what was received, then w."""
+        """Returns a phase for v, while w is the received model, then one for w."""
         lam = self.options.lam
         proximal = {"personal_extractor": ("extractor", lam), "personal_head": ("head", lam)}
         return [
@@ -55,11 +55,11 @@ class Ditto(FedAvg):
         ]
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """By v."""
+        """Returns the logits of v."""
         logits: Tensor = client.personal_head(client.personal_extractor(batch.x))
         return logits
 
 
 def global_loss(client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-    """Cross entropy of w."""
+    """Returns the cross entropy of w."""
     return cross_entropy(client.head(client.extractor(batch.x)), batch.y), {}

@@ -1,10 +1,10 @@
-"""FedAFK: a personal extractor that keeps mixing itself with the global one, and learns from its features.
+"""FedAFK: a personal extractor that is mixed with the global one and learns from its features.
 
 Symbols as in the paper; client i, extractors theta, heads phi; phi_rd is a random head, fixed and common to all:
 
     f_G = f(x; theta_G,i)                             L_G = CE(phi_rd(f_G), y)
     theta_bar = mu theta_i + (1 - mu) theta_G,i       f_i = f(x; theta_bar)
-    L_kt = KL(softmax(f_i) || softmax(f_G))           over features, f_G as it is
+    L_kt = KL(softmax(f_i) || softmax(f_G))           over features, f_G detached
     L = (1 - lam) CE(phi_i(f_i), y) + lam L_kt
 
 An epoch steps theta_G,i by L_G, and theta_i and mu (kept in [0, 1]) by L, phi_i fixed:
@@ -12,7 +12,7 @@ An epoch steps theta_G,i by L_G, and theta_i and mu (kept in [0, 1]) by L, phi_i
     dL/dtheta_i = mu dL/dtheta_bar                    dL/dmu = <dL/dtheta_bar, theta_i - theta_G,i>
 
 Then theta_i <- mu theta_i + (1 - mu) theta_G,i, and another epoch steps phi_i by CE(phi_i(f(x; theta_i)), y), theta_i
-fixed. Client i uploads theta_G,i and keeps theta_i, phi_i and mu; it predicts by phi_i(f(x; theta_i)).
+fixed. Client i uploads theta_G,i and keeps theta_i, phi_i and mu; it predicts with phi_i(f(x; theta_i)).
 
 Yin and Mao, "Personalized Federated Learning with Adaptive Feature Aggregation and Knowledge Transfer", 2024.
 """
@@ -55,50 +55,50 @@ class FedAFKOptions:
     """Options of FedAFK; the defaults are the paper's method."""
 
     lam: float = option(
-        0.3, "weight of the knowledge transfer, 1 - lam that of the cross entropy", minimum=0, maximum=1
+        0.3, "weight of the knowledge transfer; the cross entropy has weight 1 - lam", minimum=0, maximum=1
     )
-    mu_init: float = option(0.5, "mu at first: the share of the client's own extractor", minimum=0, maximum=1)
-    afa: bool = option(True, "adaptive feature aggregation; off: no mixing, the global extractor only teaches")
-    kt: bool = option(True, "knowledge transfer; off: lam is 0; without afa too every client trains alone")
+    mu_init: float = option(0.5, "initial weight of the personal extractor in the mixture", minimum=0, maximum=1)
+    afa: bool = option(True, "adaptive feature aggregation; off: no mixing, the global extractor is only a teacher")
+    kt: bool = option(True, "knowledge transfer; off: lam is 0; with afa off too, every client trains alone")
     mu_grad: str = option(
         "joint",
-        "joint: one loss at the mixture for theta_i and mu; two_point: theta_i by the loss at theta_i, mu by that at "
-        "the mixture; reuse: as two_point, mu's gradient made of those of both extractors",
+        "gradients: joint: of theta_i and mu at the mixture; two_point: of theta_i at theta_i, of mu at the mixture; "
+        "reuse: of theta_i at theta_i, of mu from the gradients of both extractors",
         ["joint", "two_point", "reuse"],
     )
-    mu_clip: bool = option(True, "mu stays in [0, 1]")
+    mu_clip: bool = option(True, "clip mu to [0, 1] after each step")
     kl: str = option(
         "local_global",
-        "the knowledge transfer: KL of local to global features, of global to local ones, mean squared difference",
+        "knowledge transfer: KL(local || global), KL(global || local), or the mean squared error without softmax",
         ["local_global", "global_local", "none_softmax"],
     )
     schedule: str = option(
         "interleaved",
-        "interleaved: both extractors in the same steps; phased: the global one first, by an epoch of its own",
+        "interleaved: train both extractors in the same steps; phased: first an epoch of the global extractor",
         ["interleaved", "phased"],
     )
     head_phase: str = option(
-        "per_epoch", "the head's epoch: after each epoch of the extractors, once per round", ["per_epoch", "per_round"]
+        "per_epoch", "train the head after each epoch of the extractors, or once per round", ["per_epoch", "per_round"]
     )
-    random_head: str = option("common", "phi_rd: the same for all clients, or each its own", ["common", "per_client"])
+    random_head: str = option("common", "random head: one for all, or one per client", ["common", "per_client"])
 
 
 class FedAFK(Method):
-    """Shared global extractor under a fixed random head; personal extractor, head and mixing weight."""
+    """Shared global extractor with a fixed random head; personal extractor, head and mixing weight."""
 
     title = "FedAFK"
     paper = (
         "Yin and Mao, Personalized Federated Learning with Adaptive Feature Aggregation and Knowledge Transfer, 2024"
     )
     summary = (
-        "personal extractor and head; the extractor mixes with a shared one by a learned weight and learns from it"
+        "personal extractor and head; the extractor is mixed with a shared one by a learned weight and learns from it"
     )
     family = CHOSEN
     reading = (
-        "one loss at the mixture gives the gradients of the extractor and of mu; features are compared as "
-        "distributions; mu stays in [0, 1]"
+        "the loss at the mixture gives the gradients of the extractor and of mu; features are compared as "
+        "distributions; mu is clipped to [0, 1]"
     )
-    public_code = "no public code of it is known"
+    public_code = "no public code is known"
     Options = FedAFKOptions
     batch_norm = "params_shared_buffers_local"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -115,16 +115,15 @@ class FedAFK(Method):
     def __init__(self, options: FedAFKOptions, context: RunContext) -> None:
         if options.afa and options.mu_grad == "reuse" and options.schedule == "phased":
             raise ConfigError(
-                "fedafk: mu_grad=reuse needs schedule=interleaved, where both extractors have gradients in each step"
+                "fedafk: mu_grad=reuse needs schedule=interleaved, where both extractors have gradients in every step"
             )
         super().__init__(options, context)
         self.lam: float = options.lam if options.kt else 0.0
         self.has_global = options.afa or self.lam > 0
-        self.mixed: list[str] = []  # names of the extractor's parameters
+        self.extractor_parameters = [name for name in context.parameters if name.startswith("extractor.")]
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """Both extractors start alike, and so do both heads."""
-        self.mixed = [name for name, _ in backbone.extractor.named_parameters()]
+        """Returns both extractors and both heads, with the same initial values, and mu."""
         parts = {"extractor": personal(backbone.extractor), "head": personal(backbone.head)}
         if self.has_global:
             parts["global_extractor"] = shared(backbone.extractor, "extractor")
@@ -134,7 +133,7 @@ class FedAFK(Method):
         return parts
 
     def phases(self, round: int) -> list[Phase]:
-        """In each epoch the extractors, then the head; its features are the same for the whole phase."""
+        """Returns the phases of the extractors, then the head's, whose features are constant during the phase."""
         epochs = self.context.local_epochs
         head = Phase(("head",), self.head_loss, 1, {"f_i": PerSampleCache("extractor", local_features)})
         if self.options.head_phase == "per_epoch":
@@ -142,16 +141,16 @@ class FedAFK(Method):
         return [*self.extractor_phases() * epochs, head]
 
     def extractor_phases(self) -> list[Phase]:
-        """One epoch of both extractors and of mu."""
+        """Returns the phases of one epoch of both extractors and mu."""
         o = self.options
         local = Phase(
             ("extractor", "mixing") if o.afa else ("extractor",),
             self.local_loss,
             1,
             {"f_g": PerSampleCache("global_extractor", global_features)} if self.lam > 0 else {},
-            edit_gradients=self.reuse_gradients if o.afa and o.mu_grad == "reuse" else None,
+            edit_gradients=self.mu_from_both_gradients if o.afa and o.mu_grad == "reuse" else None,
             after_step=clip_mu if o.afa and o.mu_clip else None,
-            after=self.mix_in if o.afa else None,
+            after=self.mix_into_personal if o.afa else None,
         )
         if not self.has_global:
             return [local]
@@ -160,33 +159,33 @@ class FedAFK(Method):
         return [replace(local, train=("global_extractor", *local.train), loss=self.both_losses, cached={})]
 
     def both_losses(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``L_G + L``: L takes theta_G and f_G as they are, so that each parameter gets its own loss's gradient."""
+        """Returns ``L_G + L``, theta_G and f_G detached in L: each parameter gets the gradient of its own loss."""
         f_g = client.global_extractor(batch.x)
         loss = cross_entropy(client.random_head(f_g), batch.y) + self.local(client, batch, f_g.detach())
         return loss, self.recorded(client)
 
     def global_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``L_G``."""
+        """Returns ``L_G``."""
         logits = client.random_head(client.global_extractor(batch.x))
         return cross_entropy(logits, batch.y), self.recorded(client)
 
     def local_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``L``, taught by a global extractor that stays as it is."""
+        """Returns ``L``, with the features of a fixed global extractor."""
         return self.local(client, batch, batch.cached.get("f_g")), self.recorded(client)
 
     def head_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``CE(phi_i(f(x; theta_i)), y)``."""
+        """Returns ``CE(phi_i(f(x; theta_i)), y)``."""
         return cross_entropy(client.head(batch.cached["f_i"]), batch.y), self.recorded(client)
 
     def local(self, client: Any, batch: Batch, f_g: Tensor | None) -> Tensor:
-        """``L`` at the mixture, or where the option says."""
+        """Returns ``L`` at the mixture, or at the point that ``mu_grad`` names."""
         o, extractor = self.options, client.extractor
         if not o.afa or o.mu_grad == "reuse":
             return self.objective(client, extractor(batch.x), f_g, batch.y)
         own = dict(extractor.named_parameters())
         if o.mu_grad == "joint":
             return self.objective(client, self.features_at_mixture(client, own, batch.x), f_g, batch.y)
-        # BatchNorm's running statistics are those of the mixture: at theta_i they are gathered in copies.
+        # The running statistics kept are those of the mixture; the pass at theta_i updates copies.
         copies = {name: buffer.clone() for name, buffer in extractor.named_buffers()}
         at_own = self.objective(client, functional_call(extractor, copies, (batch.x,)), f_g, batch.y)
         own = {name: parameter.detach() for name, parameter in own.items()}
@@ -194,21 +193,21 @@ class FedAFK(Method):
 
     @staticmethod
     def features_at_mixture(client: Any, own: Tensors, x: Tensor) -> Tensor:
-        """``f(x; mu theta_i + (1 - mu) theta_G,i)``, theta_G,i as it is."""
+        """Returns ``f(x; mu theta_i + (1 - mu) theta_G,i)``, theta_G,i detached."""
         others = [parameter.detach() for parameter in client.global_extractor.parameters()]
         theta_bar = ops.mix(list(own.values()), others, 1 - client.mixing.mu)
         f_i: Tensor = functional_call(client.extractor, dict(zip(own, theta_bar, strict=True)), (x,))
         return f_i
 
     def objective(self, client: Any, f_i: Tensor, f_g: Tensor | None, y: Tensor) -> Tensor:
-        """``(1 - lam) CE(phi_i(f_i), y) + lam L_kt``."""
+        """Returns ``(1 - lam) CE(phi_i(f_i), y) + lam L_kt``."""
         loss = cross_entropy(client.head(f_i), y)
         if not self.lam or f_g is None:
             return loss
         return (1 - self.lam) * loss + self.lam * self.transfer(f_i, f_g)
 
     def transfer(self, f_i: Tensor, f_g: Tensor) -> Tensor:
-        """``L_kt`` of features ``[b, K]``."""
+        """Returns ``L_kt`` of ``[b, K]`` features."""
         if self.options.kl == "none_softmax":
             return F.mse_loss(f_i, f_g)
         p, q = F.log_softmax(f_i, -1), F.log_softmax(f_g, -1)
@@ -217,27 +216,27 @@ class FedAFK(Method):
         return (p.exp() * (p - q)).sum(-1).mean()
 
     def recorded(self, client: Any) -> Tensors:
-        """The mixing weight before the step; in every phase, so that its mean over a round is one over all steps."""
+        """Returns mu before the step. Every phase records it, so its mean over a round covers all steps."""
         return {"mu": client.mixing.mu.detach().clone()} if self.options.afa else {}
 
-    def mix_in(self, client: Tensors, progress: PhaseProgress) -> Tensors:
-        """``theta_i <- mu theta_i + (1 - mu) theta_G,i``; running statistics stay."""
-        names = [f"extractor.{name}" for name in self.mixed]
+    def mix_into_personal(self, client: Tensors, progress: PhaseProgress) -> Tensors:
+        """Returns ``mu theta_i + (1 - mu) theta_G,i`` as the new theta_i; running statistics do not change."""
+        names = self.extractor_parameters
         own, others = [client[name] for name in names], [client[f"global_{name}"] for name in names]
         return dict(zip(names, ops.mix(own, others, 1 - client["mixing.mu"]), strict=True))
 
-    def reuse_gradients(self, client: Tensors, gradients: Tensors) -> Tensors:
-        """``<theta_i - theta_G, mu g_i + (1 - mu) g_G>`` as mu's gradient, g those of each extractor's own loss."""
+    def mu_from_both_gradients(self, client: Tensors, gradients: Tensors) -> Tensors:
+        """Sets mu's gradient to ``<theta_i - theta_G, mu g_i + (1 - mu) g_G>``, g from each extractor's own loss."""
         mu = client["mixing.mu"]
         total = torch.zeros_like(mu)
-        for name in (f"extractor.{name}" for name in self.mixed):
-            if name in gradients:  # a parameter that no loss depends on has none
+        for name in self.extractor_parameters:
+            if name in gradients:  # parameters that no loss depends on have no gradient
                 gradient = mu * gradients[name] + (1 - mu) * gradients[f"global_{name}"]
                 total = total + ((client[name] - client[f"global_{name}"]) * gradient).sum()
         return {**gradients, "mixing.mu": total}
 
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
-        """A random head of the client's own, if wanted: linear layers as torch draws them."""
+        """Returns a random head per client with ``random_head=per_client``, initialized as ``nn.Linear`` is."""
         if not self.has_global or self.options.random_head == "common":
             return {}
         found: Tensors = {}
@@ -259,17 +258,17 @@ class Mixing(nn.Module):
 
 
 def clip_mu(client: Tensors) -> Tensors:
-    """Keeps mu in [0, 1]."""
+    """Clips mu to [0, 1]."""
     return {"mixing.mu": client["mixing.mu"].clamp(0, 1)}
 
 
 def local_features(client: Any, x: Tensor) -> Tensor:
-    """``f(x; theta_i)``."""
+    """Returns ``f(x; theta_i)``."""
     f_i: Tensor = client.extractor(x)
     return f_i
 
 
 def global_features(client: Any, x: Tensor) -> Tensor:
-    """``f_G = f(x; theta_G,i)``."""
+    """Returns ``f_G = f(x; theta_G,i)``."""
     f_g: Tensor = client.global_extractor(x)
     return f_g

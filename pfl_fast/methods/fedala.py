@@ -1,10 +1,10 @@
-"""FedALA: before it trains, a client learns, weight by weight, how much of the global model to take.
+"""FedALA: before local training, a client learns for each weight how much of the global model to take.
 
-    theta_hat = theta + (theta_g - theta) * W                    W in [0, 1], for the top layers; below, theta_g
-    W <- clip(W - eta_w grad_theta_hat CE * (theta_g - theta))    on a random part of the client's samples
+    theta_hat = theta + (theta_g - theta) * W                    W in [0, 1], for the top layers; theta_g below
+    W <- clip(W - eta_w grad_theta_hat CE * (theta_g - theta))    on a random subset of the client's samples
 
-Then theta_hat is trained, uploaded and averaged as in FedAvg. The first time W is learned until the loss settles,
-later for one epoch per round. After aggregation a client is tested with the theta_hat that its next round begins with.
+Then theta_hat is trained, uploaded and averaged as in FedAvg. The first time, W is trained until the loss converges,
+later for one epoch per round. After aggregation a client is tested with the theta_hat its next round starts from.
 
 Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", AAAI 2023.
 """
@@ -23,13 +23,14 @@ from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.methods.base import (
-    BESIDE,
+    TWO_MODELS,
     Batch,
     Method,
     Part,
     PerSampleCache,
     Phase,
     PhaseProgress,
+    RunContext,
     Tensors,
     cross_entropy,
     frozen,
@@ -41,50 +42,49 @@ from pfl_fast.methods.parts import holder_of
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
-SETTLED = 10  # losses that must be alike
+WINDOW = 10  # losses whose standard deviation decides convergence
 
 
 @dataclass(frozen=True)
 class FedALAOptions:
     """Options of FedALA."""
 
-    layer_idx: int = option(
-        1, "layers, counted from the top, that are mixed; those below are the global ones", minimum=1
-    )
-    rand_percent: float = option(80.0, "percent of a client's batches that W is learned on", minimum=0, maximum=100)
+    layer_idx: int = option(1, "number of top layers that are mixed; the layers below are the global ones", minimum=1)
+    rand_percent: float = option(80.0, "percentage of a client's batches used to train W", minimum=0, maximum=100)
     eta: float = option(1.0, "learning rate of W", minimum=0)
-    threshold: float = option(0.1, "the first time, W is learned until the last 10 losses deviate less", minimum=0)
-    start_epochs: int = option(20, "and for so many epochs at most", minimum=1)
+    threshold: float = option(0.1, "standard deviation of the last 10 losses that ends W's first training", minimum=0)
+    start_epochs: int = option(20, "maximum number of epochs of the first training of W", minimum=1)
 
 
 class FedALA(Method):
-    """Clients keep their model; what is averaged of them arrives as a second one, and W says what to take of it."""
+    """Clients keep a personal model and receive the average as a second one; W mixes the two."""
 
     title = "FedALA"
     paper = "Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023"
-    summary = "FedAvg, but each client learns element by element how much of the global head it takes over"
-    family = BESIDE
+    summary = "FedAvg; each client learns element by element how much of the global head to take"
+    family = TWO_MODELS
     reading = (
-        "a random part of the batches, drawn anew in each epoch (the paper: of the samples); learning W until the loss "
-        "settles is bounded by start_epochs; layers are counted as modules with parameters"
+        "a random subset of the batches, drawn in each epoch (the paper: of the samples); the first training of W "
+        "takes at most start_epochs; a layer is a module with parameters"
     )
     public_code = (
-        "the authors' and PFLlib: layer_idx counts tensors (their 2 is our 1), and W is learned without a bound: on a "
-        "loss that is not a number for ever"
+        "the authors' and PFLlib: layer_idx counts tensors (their 2 is our 1), and the first training of W has no "
+        "limit, so it never ends if the loss is NaN"
     )
     Options = FedALAOptions
 
-    def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """theta, theta_g, and W."""
-        modules = {"extractor": backbone.extractor, "head": backbone.head}
-        local = {
-            f"{part}.{name}" for part, m in modules.items() for name in local_tensor_names(m, self.context.batch_norm)
-        }
-        top = [name for layer in layers_of(modules)[-self.options.layer_idx :] for name in layer]
-        self.top = [name for name in top if name not in local]
-        names = [f"{part}.{name}" for part, module in modules.items() for name in module.state_dict()]
-        self.lower = [name for name in names if name not in local and name not in top]
+    def __init__(self, options: FedALAOptions, context: RunContext) -> None:
+        super().__init__(options, context)
+        layers = list(dict.fromkeys(layer_of(name) for name in context.parameters))
+        top_layers = layers[-options.layer_idx :]
+        self.top = [name for name in context.exchanged_parameters if layer_of(name) in top_layers]
+        model = context.backbone or nn.Module()
+        local = local_tensor_names(model, context.batch_norm)
+        self.lower = [name for name in model.state_dict() if name not in local and name not in self.top]
         self.in_head = all(name.startswith("head.") for name in self.top)
+
+    def parts(self, backbone: Backbone) -> dict[str, Part]:
+        """Returns theta, theta_g and W."""
         weights = {name: backbone.get_parameter(name) for name in self.top}
         return {
             "extractor": Part(deepcopy(backbone.extractor), upload_to="extractor"),
@@ -95,16 +95,16 @@ class FedALA(Method):
         }
 
     def phases(self, round: int) -> list[Phase]:
-        """W, unless there is nothing to mix yet; then the model."""
+        """Returns a phase for W, from round 2 on, and a phase for the model."""
         train = Phase(("extractor", "head"), self.loss, self.context.local_epochs)
         return [train] if round == 1 else [self.adaptation(round), train]
 
     def before_test(self, round: int, at: str) -> list[Phase]:
-        """The model that the next round would begin with."""
+        """Returns the phase of W, so that clients are tested with the model their next round starts from."""
         return [self.adaptation(round)] if at == "after_agg" and round > 1 else []
 
     def adaptation(self, round: int) -> Phase:
-        """W; everybody's first time is in round 2, unless somebody may come later."""
+        """Returns the phase of W. If every client joins every round, the first training of W is in round 2."""
         o = self.options
         first_time = round == 2 or not self.context.everyone_joins
         return Phase(
@@ -114,14 +114,14 @@ class FedALA(Method):
             {"features": PerSampleCache("extractor", features)} if self.in_head else {},
             sgd={"lr": o.eta, "momentum": 0.0, "weight_decay": 0.0},
             limit=lambda batches: max(1, int(o.rand_percent / 100 * batches + 0.5)),
-            update_mask=self.still_learning if first_time else None,
-            after_step=self.clip,
-            after_epoch=self.note,
-            after=self.blend,
+            update_mask=self.not_converged if first_time else None,
+            after_step=self.clip_weights,
+            after_epoch=self.check_convergence,
+            after=self.mix_top_layers,
         )
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """Lower layers are the global ones; W begins to learn anew."""
+        """Returns the global lower layers, and resets the convergence state of W."""
         if at != "start":
             return {}
         fresh = {"learning": torch.ones_like, "losses": torch.zeros_like, "count": torch.zeros_like}
@@ -129,7 +129,7 @@ class FedALA(Method):
         return {**found, **{name: client[f"global_{name}"] for name in self.lower}}
 
     def mixed_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``CE(theta_hat)``; BatchNorm's statistics are gathered in copies, which are dropped."""
+        """Returns ``CE(theta_hat)``; the pass updates copies of BatchNorm's running statistics, which are dropped."""
         own, theirs = ([get(client, prefix + name).detach() for name in self.top] for prefix in ("", "global_"))
         weights = [get(client.ala.weights, name) for name in self.top]
         theta_hat = dict(zip(self.top, ops.mix(own, theirs, weights), strict=True))
@@ -142,24 +142,24 @@ class FedALA(Method):
         logits = functional_call(client.head, {**copies, **part_of(theta_hat, "head")}, (z,))
         return cross_entropy(logits, batch.y), {}
 
-    def still_learning(self, client: Tensors, seed: Tensor) -> Tensors:
-        """Whether W moves."""
+    def not_converged(self, client: Tensors, seed: Tensor) -> Tensors:
+        """Returns the update mask: W is frozen after convergence."""
         return {f"ala.weights.{name}": client["ala.learning"] for name in self.top}
 
-    def clip(self, client: Tensors) -> Tensors:
-        """Keeps W in [0, 1]."""
+    def clip_weights(self, client: Tensors) -> Tensors:
+        """Clips W to [0, 1]."""
         return {f"ala.weights.{name}": client[f"ala.weights.{name}"].clamp(0, 1) for name in self.top}
 
-    def note(self, client: Tensors, progress: PhaseProgress) -> Tensors:
-        """W goes on learning only the first time, and until the losses of the last epochs are alike."""
+    def check_convergence(self, client: Tensors, progress: PhaseProgress) -> Tensors:
+        """Appends the loss of the epoch; W keeps training in its first phase only, until the losses converge."""
         losses = torch.cat([client["ala.losses"][1:], progress.loss.to(client["ala.losses"])[None]])
         count = client["ala.count"] + 1
-        settled = (count > SETTLED) & (losses.std(correction=0) < self.options.threshold)
-        learning = client["ala.learning"] & ~client["ala.started"] & ~settled
+        converged = (count > WINDOW) & (losses.std(correction=0) < self.options.threshold)
+        learning = client["ala.learning"] & ~client["ala.started"] & ~converged
         return {"ala.losses": losses, "ala.count": count, "ala.learning": learning}
 
-    def blend(self, client: Tensors, progress: PhaseProgress) -> Tensors:
-        """The top layers become theta_hat."""
+    def mix_top_layers(self, client: Tensors, progress: PhaseProgress) -> Tensors:
+        """Returns theta_hat as the new top layers."""
         own, theirs = ([client[prefix + name] for name in self.top] for prefix in ("", "global_"))
         weights = [client[f"ala.weights.{name}"] for name in self.top]
         theta_hat = dict(zip(self.top, ops.mix(own, theirs, weights), strict=True))
@@ -167,7 +167,7 @@ class FedALA(Method):
 
 
 class LocalAggregation(nn.Module):
-    """W, whether it was ever learned, and how learning goes this time."""
+    """Holds W, whether it was trained before, and the convergence state of its current training."""
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -177,28 +177,26 @@ class LocalAggregation(nn.Module):
             holder.register_parameter(last, nn.Parameter(torch.ones_like(parameter)))
         self.register_buffer("started", torch.tensor(False))
         self.register_buffer("learning", torch.tensor(True))
-        self.register_buffer("losses", torch.zeros(SETTLED))
+        self.register_buffer("losses", torch.zeros(WINDOW))
         self.register_buffer("count", torch.tensor(0))
 
 
-def layers_of(modules: dict[str, nn.Module]) -> list[list[str]]:
-    """Names of the parameters of each layer, from the bottom to the top."""
-    layers = []
-    for part, module in modules.items():
-        for path, layer in module.named_modules():
-            dot = f"{part}.{path}." if path else f"{part}."
-            names = [dot + name for name, _ in layer.named_parameters(recurse=False)]
-            layers += [names] if names else []
-    return layers
+def layer_of(name: str) -> str:
+    """Returns the module that holds the tensor ``name``.
+
+    >>> layer_of("extractor.fc1.weight")
+    'extractor.fc1'
+    """
+    return name.rpartition(".")[0]
 
 
 def get(module: Any, name: str) -> Any:
-    """A tensor by its name; under vmap, parameters are plain tensors."""
+    """Returns a tensor by name. ``get_parameter`` would fail under vmap, where parameters are plain tensors."""
     return reduce(getattr, name.split("."), module)
 
 
 def features(client: Any, x: Tensor) -> Tensor:
-    """What the extractor makes of ``x``; statistics are gathered in copies, which are dropped."""
+    """Returns the features of ``x``; the pass updates copies of the running statistics, which are dropped."""
     copies = {name: buffer.clone() for name, buffer in client.extractor.named_buffers()}
     z: Tensor = functional_call(client.extractor, copies, (x,))
     return z

@@ -1,4 +1,4 @@
-"""FedAvg: one model for all, the average of what clients made of it.
+"""FedAvg: one model for all clients, the average of the locally trained models.
 
     w <- sum_i (n_i / n) w_i
 
@@ -12,19 +12,19 @@ from pfl_fast.models import Backbone
 
 
 class FedAvg(Method):
-    """Everything is shared."""
+    """Shared extractor and head."""
 
     title = "FedAvg"
     paper = "McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017"
     summary = "one model for all: extractor and head are averaged"
     family = ONE_MODEL
-    reading = "averages weighted by training samples"
+    reading = "averages are weighted by numbers of training samples"
     public_code = (
-        "PFLlib: statistics of BatchNorm are not averaged (--batch-norm params_shared_buffers_local does the same)"
+        "PFLlib: BatchNorm's running statistics are not averaged (the same as --batch-norm params_shared_buffers_local)"
     )
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """Extractor and head, both shared; every client is tested with the newest model."""
+        """Returns a shared extractor and head, sent to all clients: each is tested with the newest model."""
         return {
             "extractor": shared(backbone.extractor, "extractor", recipients="all"),
             "head": shared(backbone.head, "head", recipients="all"),

@@ -1,11 +1,11 @@
-"""FedAvg+FT: FedAvg, and at the end each client fine-tunes the model on its own samples.
+"""FedAvg+FT: FedAvg; after the last round each client fine-tunes the model on its own samples.
 
     w <- sum_i (n_i / n) w_i,    and after the last round    w_i = SGD(w; client i, some epochs)
 
-The least that a personalised method has to beat; all layers are fine-tuned.
+All layers are fine-tuned. The simplest baseline of personalised methods.
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017; the fine-tune
-is everybody's.
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017; the
+fine-tuning is common practice.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from pfl_fast.options import option
 class FedAvgFTOptions:
     """Options of FedAvg+FT."""
 
-    fine_tuning_epochs: int = option(5, "epochs of each client on its own after the last round", minimum=1)
+    fine_tuning_epochs: int = option(5, "epochs of fine-tuning after the last round", minimum=1)
 
 
 class FedAvgFT(FedAvg):
-    """Everything is shared; a fine-tune of everything at the end."""
+    """Shared extractor and head; both are fine-tuned after the last round."""
 
     title = "FedAvg+FT"
     summary = "one model for all, fine-tuned by each client after the last round"
     family = ADAPTED
-    reading = "no paper fixes the length of the fine-tune: 5 epochs, at the learning rate of a round after the last"
+    reading = "no paper fixes the length of the fine-tuning: 5 epochs, at the learning rate of the round after the last"
     public_code = ""
     Options = FedAvgFTOptions
 
     def final_phases(self) -> list[Phase]:
-        """Every client on its own."""
+        """Returns the fine-tuning phase."""
         return [Phase(("extractor", "head"), self.loss, self.options.fine_tuning_epochs)]

@@ -1,6 +1,6 @@
-"""FedBABU: the body of the network is learned together under a head that nobody trains, until each client fine-tunes.
+"""FedBABU: a shared extractor is trained with a fixed random head; each client fine-tunes after the last round.
 
-    extractor <- sum_i (n_i / n) extractor_i,    under one random head, the same for all
+    extractor <- sum_i (n_i / n) extractor_i,    with one random head, the same for all clients
     after the last round each client fine-tunes its model
 
 Oh, Kim and Yun, "FedBABU: Towards Enhanced Representation for Federated Image Classification", ICLR 2022.
@@ -14,39 +14,37 @@ from pfl_fast.methods.base import PARTS, Method, Part, Phase, personal, shared
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
-TUNED = {"full": ("extractor", "head"), "head": ("head",), "extractor": ("extractor",)}
+FINE_TUNED_PARTS = {"full": ("extractor", "head"), "head": ("head",), "extractor": ("extractor",)}
 
 
 @dataclass(frozen=True)
 class FedBABUOptions:
     """Options of FedBABU."""
 
-    fine_tuning_epochs: int = option(5, "epochs of each client on its own after the last round", minimum=1)
-    tune: str = option("full", "what is fine-tuned", list(TUNED))
+    fine_tuning_epochs: int = option(5, "epochs of fine-tuning after the last round", minimum=1)
+    tune: str = option("full", "parts to fine-tune: all, the head, or the extractor", list(FINE_TUNED_PARTS))
 
 
 class FedBABU(Method):
-    """The extractor is shared; the head is common and fixed until the fine-tune, then personal."""
+    """Shared extractor; the head is the same for all and fixed until fine-tuning, then personal."""
 
     title = "FedBABU"
     paper = "Oh, Kim and Yun, FedBABU: Towards Enhanced Representation for Federated Image Classification, ICLR 2022"
-    summary = "shared extractor under a fixed random head; each client fine-tunes after the last round"
+    summary = "shared extractor with a fixed random head; each client fine-tunes after the last round"
     family = PARTS
-    reading = (
-        "everything is fine-tuned for 5 epochs (the paper: 5 to 10); accuracies before that are of the random head"
-    )
-    public_code = "PFLlib: 10 epochs, and its best accuracy is printed before the fine-tune"
+    reading = "all layers are fine-tuned for 5 epochs (the paper: 5 to 10); accuracies before use the random head"
+    public_code = "PFLlib: 10 epochs; its best accuracy is printed before the fine-tuning"
     Options = FedBABUOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """A shared extractor, a head that starts the same for all."""
+        """Returns a shared extractor, and a head with the same initial values for all clients."""
         extractor = shared(backbone.extractor, "extractor", recipients="all")
         return {"extractor": extractor, "head": personal(backbone.head)}
 
     def phases(self, round: int) -> list[Phase]:
-        """The extractor alone."""
+        """Returns one phase that trains the extractor."""
         return [Phase(("extractor",), self.loss, self.context.local_epochs)]
 
     def final_phases(self) -> list[Phase]:
-        """Every client on its own."""
-        return [Phase(TUNED[self.options.tune], self.loss, self.options.fine_tuning_epochs)]
+        """Returns the fine-tuning phase."""
+        return [Phase(FINE_TUNED_PARTS[self.options.tune], self.loss, self.options.fine_tuning_epochs)]

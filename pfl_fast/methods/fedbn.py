@@ -1,8 +1,8 @@
-"""FedBN: FedAvg whose clients keep their BatchNorm, its parameters and its statistics.
+"""FedBN: FedAvg, except that BatchNorm parameters and running statistics stay local.
 
-    w <- sum_i (n_i / n) w_i,    but gamma, beta, mean and variance of every BatchNorm stay at client i
+    w <- sum_i (n_i / n) w_i,    except gamma, beta, mean and variance of every BatchNorm of client i
 
-On a model without BatchNorm it is FedAvg.
+On a model without BatchNorm, FedBN is FedAvg.
 
 Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from pfl_fast.methods.base import PARTS
 from pfl_fast.methods.fedavg import FedAvg
 
-# FedPick's paper trains FedBN and all its methods with these, on so many samples of each domain.
+# Settings of FedPick's paper for all its methods, FedBN among them; per_client is the number of samples per domain.
 _SGD = {"lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1}
 DOMAINS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -28,19 +28,20 @@ DOMAINS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 class FedBN(FedAvg):
-    """Everything is shared but BatchNorm."""
+    """Shared extractor and head, personal BatchNorm."""
 
     title = "FedBN"
     paper = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021"
-    summary = "one model for all, but each client's own BatchNorm"
+    summary = "one model for all, personal BatchNorm"
     family = PARTS
-    reading = "all five tensors of a BatchNorm stay, found by the type of the module"
+    reading = "all five tensors of a BatchNorm stay local; the layers are found by module type"
     public_code = (
-        "PFLlib: names that contain bn, which misses 3 of 20 in a ResNet-18. The authors': clients weigh the same"
+        "PFLlib: layers are found by bn in their names, which misses 3 of 20 in ResNet-18. The authors': all clients "
+        "have the same weight"
     )
     batch_norm = "personal"
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Settings by data set."""
+        """Returns the settings of FedPick's paper for its data sets."""
         return {**super().defaults(model, dataset), **DOMAINS.get(dataset, {})}

@@ -1,4 +1,4 @@
-"""FedCP: each sample's features are split into a global and a personal part, by a small network.
+"""FedCP: a small policy network splits the features of each sample into a global and a personal part.
 
 Symbols as in the paper; client i, features of width K:
 
@@ -48,7 +48,7 @@ from pfl_fast.models import Backbone
 from pfl_fast.nn import ConditionalPolicy
 from pfl_fast.options import option
 
-LAMBDA = {"cnn": 5.0}  # 1 for the paper's other backbones, which every model it does not know follows
+LAMBDA = {"cnn": 5.0}  # 1 for the paper's other backbones, and for all models that are not in the paper
 
 
 @dataclass(frozen=True)
@@ -56,28 +56,26 @@ class FedCPOptions:
     """Options of FedCP; the defaults are the paper's method."""
 
     lam: float = option(1.0, "weight of the MMD between features and frozen global features", minimum=0)
-    bandwidths: tuple[float, ...] = option((10.0, 15.0, 20.0, 50.0), "bandwidths of the MMD's kernels")
-    cpn: bool = option(True, "the policy network; off: both heads get all features (see without_cpn)")
-    gfm: bool = option(True, "global feature module: the frozen extractor and the MMD")
-    gh: bool = option(True, "global head; off: only the personal head, never shared (needs cpn=false)")
+    bandwidths: tuple[float, ...] = option((10.0, 15.0, 20.0, 50.0), "bandwidths of the MMD kernels")
+    cpn: bool = option(True, "use the policy network; off: both heads get all features (see without_cpn)")
+    gfm: bool = option(True, "use the global feature module: the frozen extractor and the MMD")
+    gh: bool = option(True, "use the global head; off: only a personal head (needs cpn=false)")
     cpn_input: str = option(
         "hv",
-        "what the policy sees: hv = u_i * h; h = the sample; v = the client; random = a fixed random vector",
+        "input of the policy network: hv: u_i * h; h: the features; v: u_i; random: a fixed random vector",
         ["hv", "h", "v", "random"],
     )
-    cpn_depth: int = option(1, "linear layers of the policy network", minimum=1)
-    cpn_norm: str = option("ln", "its normalisation: over both halves, the batch, each half", ["ln", "bn", "gn"])
-    cpn_act: str = option("relu", "its activation", ["relu", "tanh", "sigmoid"])
-    policy: str = option(
-        "softmax", "softmax of the paper, soft Gumbel-softmax of the authors' code", ["softmax", "gumbel"]
-    )
-    gumbel_at_eval: bool = option(False, "Gumbel noise also when testing, as the authors' code has it")
-    without_cpn: str = option("full", "with cpn=false: both heads get h, or h / 2 each", ["full", "half"])
+    cpn_depth: int = option(1, "number of linear layers of the policy network", minimum=1)
+    cpn_norm: str = option("ln", "normalisation in the policy network: layer, batch or group norm", ["ln", "bn", "gn"])
+    cpn_act: str = option("relu", "activation of the policy network", ["relu", "tanh", "sigmoid"])
+    policy: str = option("softmax", "softmax (paper) or soft Gumbel-softmax (authors' code)", ["softmax", "gumbel"])
+    gumbel_at_eval: bool = option(False, "add Gumbel noise in tests too, as the authors' code does")
+    without_cpn: str = option("full", "input of each head with cpn=false: h or h / 2", ["full", "half"])
     random_first: bool = option(
-        False, "a random context until the client has first received, as the authors' code has it"
+        False, "use a random context until the client first receives a model, as the authors' code does"
     )
-    frozen_eval: bool = option(False, "the frozen extractor in evaluation mode (BatchNorm by running statistics)")
-    extractor_to_all: bool = option(False, "the extractor goes to all clients, not only to the selected ones")
+    frozen_eval: bool = option(False, "run the frozen extractor in evaluation mode (BatchNorm uses running statistics)")
+    extractor_to_all: bool = option(False, "send the extractor to all clients, not only to the selected ones")
 
 
 class FedCP(Method):
@@ -87,9 +85,9 @@ class FedCP(Method):
     paper = "Zhang et al., FedCP: Separating Feature Information via Conditional Policy, KDD 2023"
     summary = "shared extractor and policy network route each sample's features to a global and a personal head"
     family = CHOSEN
-    reading = "plain softmax; the context comes from the head also in round 1; the term of Eq. 7 is an MMD estimate"
+    reading = "plain softmax; in round 1, too, the context comes from the head; the term of Eq. 7 is an MMD estimate"
     public_code = (
-        "the authors' code and PFLlib: Gumbel noise in training and in tests, a random first context, batches in a "
+        "the authors' code and PFLlib: Gumbel noise in training and tests, a random first context, batches in a "
         "fixed order, the last incomplete batch dropped in training and tests (preset official does the same)"
     )
     Options = FedCPOptions
@@ -112,28 +110,28 @@ class FedCP(Method):
 
     def __init__(self, options: FedCPOptions, context: RunContext) -> None:
         if options.cpn and not options.gh:
-            raise ConfigError("fedcp: gh=false needs cpn=false, as the policy routes to both heads")
+            raise ConfigError("fedcp: gh=false needs cpn=false: the policy network routes features to both heads")
         if not options.bandwidths or min(options.bandwidths) <= 0:
             raise ConfigError(f"fedcp: bandwidths must be one or more positive numbers, got {options.bandwidths}")
         super().__init__(options, context)
-        self.keeps_features = options.gfm and options.lam > 0
+        self.uses_mmd = options.gfm and options.lam > 0
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Learning rate and lam by backbone."""
+        """Returns the learning rate and lam of the backbone."""
         return {**super().defaults(model, dataset), "lam": LAMBDA.get(model, 1.0)}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """Section 2.1 of the paper's method: what is there depends on the ablation."""
+        """Returns the parts that the options ask for; by default all of the paper's."""
         o, width = self.options, backbone.feature_width
         recipients = "all" if o.extractor_to_all else "selected"
         parts = {
             "extractor": shared(backbone.extractor, "extractor", recipients),
             "head": personal(backbone.head),
         }
-        if self.keeps_features:
+        if self.uses_mmd:
             parts["global_extractor"] = frozen(backbone.extractor, "extractor", recipients, eval_mode=o.frozen_eval)
-        if o.gh:  # not trained, yet averaged: `upload` sends the mean of both heads in its place
+        if o.gh:  # untrained; `upload` sends the mean of both heads instead
             parts["global_head"] = Part(deepcopy(backbone.head), trained=False, receive_from="head", upload_to="head")
         if o.cpn:
             policy = ConditionalPolicy(width, o.cpn_depth, o.cpn_norm, o.cpn_act, o.policy)
@@ -142,27 +140,27 @@ class FedCP(Method):
         return parts
 
     def phases(self, round: int) -> list[Phase]:
-        """One phase; the frozen extractor's features are the same for the whole round."""
+        """Returns one phase; the features of the frozen extractor are computed once per round."""
         train = ("extractor", "head", "cpn") if self.options.cpn else ("extractor", "head")
-        cached = {"h0": PerSampleCache("global_extractor", global_features)} if self.keeps_features else {}
+        cached = {"h0": PerSampleCache("global_extractor", global_features)} if self.uses_mmd else {}
         return [Phase(train, self.loss, self.context.local_epochs, cached)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``CE + lam * MMD``; records the personal information ratio (PIR), the mean of s."""
+        """Returns ``CE + lam * MMD``; records the personal information ratio (PIR), the mean of s."""
         h = client.extractor(batch.x)
         out, recorded = self.logits(client, h, batch.seed)
         loss = cross_entropy(out, batch.y)
-        if self.keeps_features:
+        if self.uses_mmd:
             loss = loss + self.options.lam * ops.mmd_rbf(h, batch.cached["h0"], self.options.bandwidths)
         return loss, recorded
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """The same route, without noise unless ``gumbel_at_eval``."""
+        """Returns the logits, without noise unless ``gumbel_at_eval``."""
         seed = batch.seed if self.options.gumbel_at_eval else None
         return self.logits(client, client.extractor(batch.x), seed)[0]
 
     def logits(self, client: Any, h: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensors]:
-        """``g(r * h; W_hd) + g(s * h; W_i_hd)``, and the mean of s."""
+        """Returns ``g(r * h; W_hd) + g(s * h; W_i_hd)``, and in training the mean of s."""
         o = self.options
         if not o.cpn:
             part = h if o.without_cpn == "full" else h / 2
@@ -174,20 +172,20 @@ class FedCP(Method):
         return out, {"pir": self.personal_share(client, h, scores, seed)} if client.training else {}
 
     def policy_input(self, h: Tensor, u: Tensor) -> Tensor:
-        """``u_i * h``, or what the ablation shows the policy instead."""
+        """Returns the input of the policy network: ``u_i * h``, h or u_i."""
         if self.options.cpn_input == "hv":
             return u * h
         return h if self.options.cpn_input == "h" else u
 
     @staticmethod
     def personal_share(client: Any, h: Tensor, scores: Tensor, seed: Tensor | None) -> Tensor:
-        """Mean of s over samples and features: routing ones gives the shares themselves."""
+        """Returns the mean of s over samples and features; routing ones yields s itself."""
         with torch.no_grad():
             s: Tensor = client.cpn.route(torch.ones_like(h), scores.detach(), seed)[1]
             return s.mean()
 
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
-        """A random context, for the ablation without any and for the authors' first round."""
+        """Returns a random context with ``cpn_input=random`` or ``random_first``."""
         o = self.options
         if not o.cpn or not (o.cpn_input == "random" or o.random_first):
             return {}
@@ -195,7 +193,7 @@ class FedCP(Method):
         return {"context.vector": vector if o.cpn_input == "random" else F.normalize(vector, dim=0)}
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """``u_i = v_i / |v_i|``; a head of several layers is multiplied out first."""
+        """Returns ``u_i = v_i / |v_i|``; for a head of several layers, v_i sums the product of their weights."""
         o = self.options
         if not o.cpn or o.cpn_input == "random" or (o.random_first and at == "start"):
             return {}
@@ -204,7 +202,7 @@ class FedCP(Method):
         return {"context.vector": F.normalize(product.sum(dim=0), dim=0)}
 
     def upload(self, client: Tensors) -> Tensors:
-        """The mean of both heads becomes the global head."""
+        """Returns the mean of both heads, to be averaged into the global head."""
         if not self.options.gh:
             return {}
         both = [part_of(client, "global_head"), part_of(client, "head")]
@@ -212,7 +210,7 @@ class FedCP(Method):
 
 
 class Context(nn.Module):
-    """Holds u_i, which says to the policy whose samples these are."""
+    """Holds u_i, which tells the policy network whose samples it routes."""
 
     vector: Tensor
 
@@ -222,6 +220,6 @@ class Context(nn.Module):
 
 
 def global_features(client: Any, x: Tensor) -> Tensor:
-    """``h0 = f(x; W_fe)``."""
+    """Returns ``h0 = f(x; W_fe)``."""
     h0: Tensor = client.global_extractor(x)
     return h0

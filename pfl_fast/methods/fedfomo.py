@@ -1,11 +1,11 @@
-"""FedFomo: each client makes its next model of the models that do best on its own validation samples.
+"""FedFomo: the next model of a client is a mixture of the models that do best on its validation samples.
 
     w_j = max(0, (L_i(theta_old) - L_i(theta_j)) / |theta_j - theta_old|),  normalised over the candidates j
     theta <- theta_old + sum_j w_j (theta_j - theta_old)
 
-theta_old is what the client trained from, theta_j are models as trained, its own among them, L_i its loss on validation
-samples. The server keeps the sums of the weights before they are cut, and sends each client the m models that have the
-largest.
+theta_old is the client's model before local training, theta_j are the trained models, its own among them, and L_i is
+its loss on validation samples. The server sums the weights before max(0, .) over rounds, and sends each client the m
+models with the largest sums.
 
 Zhang et al., "Personalized Federated Learning with First Order Model Optimization", ICLR 2021.
 """
@@ -20,7 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import OWN, Method, MixtureInputs, Part, Tensors, client_buffer, zeros_like_parameters
+from pfl_fast.methods.base import (
+    ONE_PER_CLIENT,
+    Method,
+    MixtureInputs,
+    Part,
+    Tensors,
+    client_buffer,
+    part_of,
+    zeros_like_parameters,
+)
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -29,32 +38,33 @@ from pfl_fast.options import option
 class FedFomoOptions:
     """Options of FedFomo."""
 
-    m: int = option(5, "models that a client receives, its own among them", minimum=1)
+    m: int = option(5, "number of models in a client's mixture, its own among them", minimum=1)
 
 
 class FedFomo(Method):
-    """Models are personal, and become mixtures of those that help."""
+    """Personal models, each replaced by a mixture of models that reduce its validation loss."""
 
     title = "FedFomo"
     paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
-    summary = "personal models, each replaced by a mixture of those that do best on the client's validation samples"
-    family = OWN
-    reading = (
-        "validation samples are 20 % of the training samples; the m models with the largest sums come, without "
-        "epsilon-greedy draws, ties by number; mixtures are made at the end of a round, of the models of that round"
+    summary = (
+        "personal models, each replaced by a mixture of the models that do best on the client's validation samples"
     )
-    public_code = "PFLlib: validation losses keep their graph, and models are in whatever mode they happen to be"
+    family = ONE_PER_CLIENT
+    reading = (
+        "validation samples are 20 % of the training samples; the m models with the largest sums are sent, without "
+        "epsilon-greedy sampling, ties by client number; models are mixed at the end of the round"
+    )
+    public_code = "PFLlib: validation losses keep their autograd graph; models may be in training or evaluation mode"
     Options = FedFomoOptions
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """A fifth of the training samples for validation."""
+        """Holds out a fifth of the training samples for validation."""
         return {**super().defaults(model, dataset), "validation": 0.2}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """theta, and theta_old."""
+        """Returns theta and theta_old."""
         start = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
-        self.compared = [name for name, _ in start.named_buffers()]
         mixture_size = min(self.options.m, self.context.clients)
         return {
             "extractor": Part(
@@ -70,23 +80,23 @@ class FedFomo(Method):
         }
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """theta_old."""
-        return {f"start.{name}": client[name] for name in self.compared} if at == "start" else {}
+        """Returns theta_old, kept for the round."""
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def server_state(self, server: Tensors) -> Tensors:
-        """Sums of weights, ``[N, N]``."""
+        """Returns ``[N, N]`` sums of weights."""
         return {
             "affinity": torch.zeros(self.context.clients, self.context.clients, dtype=next(iter(server.values())).dtype)
         }
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
-        """Nothing is averaged."""
+        """Returns nothing: the models are mixed, not averaged."""
         return {}
 
     def mixture(self, inputs: MixtureInputs) -> tuple[Tensor, Tensors]:
-        """Each client's normalised weights; its own model where none is better than what it trained from."""
+        """Returns each client's normalised weights; a client without positive weights keeps its own model."""
         affinity, clients = inputs.server["affinity"].clone(), inputs.clients
-        old = [{n: inputs.tensors(client)[f"start.{n}"] for n in self.compared} for client in clients]
+        old = [part_of(inputs.tensors(client), "start") for client in clients]
         chosen = [self.candidates(affinity[client], clients, row) for row, client in enumerate(clients)]
         own_losses = inputs.losses([(client, old[row]) for row, client in enumerate(clients)])
         pairs = [(row, column) for row, columns in enumerate(chosen) for column in columns]
@@ -102,19 +112,19 @@ class FedFomo(Method):
         return shares, {"affinity": affinity}
 
     def candidates(self, affinity: Tensor, clients: Any, own: int) -> list[int]:
-        """Columns of the client's own model and of the m - 1 others it has most affinity to."""
+        """Returns the columns of the client's own model and of the m - 1 other models with the largest sums."""
         count, me = self.context.clients, clients[own]
         others = [column for column in range(len(clients)) if column != own]
         others.sort(key=lambda column: (-float(affinity[clients[column]]), (clients[column] - me) % count))
         return [own, *others[: self.options.m - 1]]
 
     def distance(self, uploads: Tensors, column: int, old: Tensors) -> float:
-        """``|theta_j - theta_old|``."""
+        """Returns ``|theta_j - theta_old|``."""
         models = {name: uploads[f"model_{name}"][column] for name in old}
         squares = [(models[name] - value.to(models[name])).square().sum() for name, value in old.items()]
         return float(torch.stack(squares).sum().sqrt())
 
 
 def model(uploads: Tensors, column: int) -> Tensors:
-    """One upload, by the names of a client's tensors."""
+    """Returns one upload, by the names of a client's tensors."""
     return {name.removeprefix("model_"): block[column] for name, block in uploads.items()}

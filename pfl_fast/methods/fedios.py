@@ -1,4 +1,4 @@
-"""FediOS: generic and personal features come from two extractors and live in orthogonal subspaces, under one head.
+"""FediOS: two extractors give generic and personal features, projected onto orthogonal subspaces, for one head.
 
 Symbols as in the paper; client i of N, features of width d:
 
@@ -7,11 +7,11 @@ Symbols as in the paper; client i of N, features of width d:
     p_f = alpha p_g + (1 - alpha) p_p
     L = CE(H(p_f), y) + CE(H(p_g), y) + CE(H(p_p), y) + lam mean|p_g . p_p|
 
-A_0 .. A_N are blocks of r = floor(d / (N + 1)) columns of an orthonormal basis, so that P_i P_j = 0; they are made once
-and not trained (:class:`pfl_fast.nn.OrthogonalProjector`). Client i trains W_g, W_p and H together and uploads W_g and
-H. It predicts by H(p_f); the global model is H(P_g f(x; W_g)).
+A_0 .. A_N are blocks of r = floor(d / (N + 1)) columns of an orthonormal basis, so P_i P_j = 0. They are drawn once and
+not trained (:class:`pfl_fast.nn.OrthogonalProjector`). Client i trains W_g, W_p and H together and uploads W_g and H.
+It predicts with H(p_f); the global model is H(P_g f(x; W_g)).
 
-With exact projections p_g . p_p is zero whatever the extractors do, and lam has no effect; it acts after a ReLU
+With exact projections p_g . p_p is always zero and lam has no effect. It has one after a ReLU
 (``post_activation=relu``), on features before the projection (``reg_on=raw``), or without projections.
 
 Gao et al., "FediOS: Decoupling Orthogonal Subspaces for Personalization in Feature-skew Federated Learning", 2023.
@@ -20,7 +20,7 @@ Gao et al., "FediOS: Decoupling Orthogonal Subspaces for Personalization in Feat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -35,7 +35,6 @@ from pfl_fast.methods.base import (
     Part,
     Phase,
     Tensors,
-    client_buffer,
     cross_entropy,
     personal,
     reinitialized,
@@ -45,8 +44,8 @@ from pfl_fast.models import Backbone
 from pfl_fast.nn import OrthogonalProjector
 from pfl_fast.options import option
 
-LEARNING_RATES = {"resnet18": 0.1}  # and 0.01 for the CNNs, which everything else follows
-# Batch sizes are those of the codes whose settings the paper follows (FedBN, pFedVEM): it gives none itself.
+LEARNING_RATES = {"resnet18": 0.1}  # 0.01 for the paper's CNNs, and for all models that are not in the paper
+# The paper gives no batch sizes: these are from the public code whose settings it follows (FedBN, pFedVEM).
 DATASETS: dict[str, dict[str, Any]] = {
     "office-caltech10": {"local_epochs": 5, "rounds": 120, "batch_size": 32},
     "domainnet": {"local_epochs": 5, "rounds": 200, "batch_size": 32, "weight_decay": 1e-4},
@@ -59,46 +58,50 @@ DATASETS: dict[str, dict[str, Any]] = {
 class FediOSOptions:
     """Options of FediOS; the defaults are the paper's method."""
 
-    alpha: float = option(0.5, "share of the generic features in the blend", minimum=0, maximum=1)
-    lam: float = option(0.1, "weight of the mean absolute inner product", minimum=0)
-    projections: bool = option(True, "off: no projections, two plain extractors")
+    alpha: float = option(0.5, "weight of the generic features in p_f", minimum=0, maximum=1)
+    lam: float = option(0.1, "weight of the mean absolute inner product of generic and personal features", minimum=0)
+    projections: bool = option(True, "project the features; off: two plain extractors")
     personal_extractor: str = option(
         "own",
-        "own: W_p; shared: W_g's features in both projections; none: only generic features, in the one projection",
+        "own: W_p; shared: both projections use the features of W_g; none: generic features only",
         ["own", "shared", "none"],
     )
     personal_init: str = option(
-        "fresh", "W_p at first: drawn separately; the same as W_g, as for pretrained weights", ["fresh", "same"]
+        "fresh", "initial W_p: a separate draw, or the same as W_g, as for pretrained weights", ["fresh", "same"]
     )
     projection: str = option(
         "square",
-        "square: A A^T f; coords: A^T f, r features; tall: each subspace has d features of its own among (N + 1) d",
+        "square: A A^T f; coords: A^T f, r features; tall: (N + 1) d features, d for each subspace",
         ["square", "coords", "tall"],
     )
-    rank: int | None = option(None, "r; none: floor(d / (N + 1))", minimum=1)
-    basis: str = option("gaussian", "where the orthonormal basis comes from", ["gaussian", "uniform", "identity"])
-    remainder: str = option("unused", "columns beyond (N + 1) r: unused, or generic ones too", ["unused", "generic"])
+    rank: int | None = option(None, "dimension r of each subspace; none: floor(d / (N + 1))", minimum=1)
+    basis: str = option(
+        "gaussian",
+        "numbers the orthonormal basis is computed from",
+        ["gaussian", "uniform", "identity"],
+    )
+    remainder: str = option("unused", "use of basis columns beyond (N + 1) r", ["unused", "generic"])
     overflow: str = option(
         "error",
-        "if (N + 1) r > d: an error; cycle: clients share subspaces; random: subspaces are drawn one by one",
+        "if (N + 1) r > d: error; cycle: clients share subspaces; random: each subspace is drawn separately",
         ["error", "cycle", "random"],
     )
-    post_activation: str = option("none", "after the projections", ["none", "relu"])
-    reg_on: str = option("projected", "inner products of features after or before projection", ["projected", "raw"])
+    post_activation: str = option("none", "activation after the projections", ["none", "relu"])
+    reg_on: str = option("projected", "features in the inner product: projected, or raw", ["projected", "raw"])
 
 
 class FediOS(Method):
-    """Shared generic extractor and head, personal extractor; frozen orthogonal projections."""
+    """Shared generic extractor and head, personal extractor, fixed orthogonal projections."""
 
     title = "FediOS"
     paper = "Gao et al., FediOS: Decoupling Orthogonal Subspaces for Personalization in Feature-skew FL, 2023"
     summary = "shared and personal extractor, projected onto orthogonal subspaces under one shared head"
     family = CHOSEN
     reading = (
-        "projections A A^T of width d, as square matrices cannot satisfy Eq. 6; their inner product is then 0, "
-        "post_activation=relu makes the term act"
+        "projections A A^T of width d, as square matrices cannot satisfy Eq. 6; the inner product is then 0, and the "
+        "regulariser has an effect only with post_activation=relu"
     )
-    public_code = "no public code of it is known"
+    public_code = "no public code is known"
     Options = FediOSOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"join_ratio": 1.0, "train_all": True, "eval_at": "both"},
@@ -106,37 +109,36 @@ class FediOS(Method):
         "regularised": {"post_activation": "relu"},
     }
 
-    generic: Tensor | None = None  # A_0
-    personal: Tensor | None = None  # A_1 to A_N
-
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Everyone trains and the sampled ones are averaged; the rest by model and data set."""
+        """Returns the paper's values. All clients train; only the uploads of the sampled ones are averaged."""
         common = {"lr": LEARNING_RATES.get(model, 0.01), "momentum": 0.9, "train_all": True}
         return {**common, **DATASETS.get(dataset, {})}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """The head is the model's own, unless features have another width after the projection."""
+        """Returns extractors, projector and head; a new head if the projection changes the width of the features."""
         o = self.options
         parts = {"extractor": shared(backbone.extractor, "extractor")}
         if o.personal_extractor == "own":
             fresh = o.personal_init == "fresh"
             parts["personal_extractor"] = personal(reinitialized(backbone.extractor) if fresh else backbone.extractor)
-        self.generic, self.personal = self.bases(backbone.feature_width) if o.projections else (None, None)
-        parts["projector"] = client_buffer(Bases(self.generic, None if self.personal is None else self.personal[0]))
-        head = backbone.head
-        if self.generic is not None and o.projection != "square":
-            width = self.generic.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
-            head = nn.Linear(width, self.context.classes)
+        head, projector = backbone.head, Part(Bases(None, None), trained=False, on_server=True)
+        if o.projections:
+            a_0, a_i = self.bases(backbone.feature_width)
+            projector = replace(projector, module=Bases(a_0, a_i[0]), client_values={"personal": a_i})
+            if o.projection != "square":
+                width = a_0.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
+                head = nn.Linear(width, self.context.classes)
+        parts["projector"] = projector
         parts["head"] = shared(head, "head")
         return parts
 
     def bases(self, width: int) -> tuple[Tensor, Tensor]:
-        """A_0 ``[d, r]`` and A_1 to A_N ``[N, d, r]``; for ``tall``, the subspaces' places ``[N + 1]``, one-hot."""
+        """Returns A_0 ``[d, r]`` and A_1 to A_N ``[N, d, r]``; for ``tall``, one-hot positions of the subspaces."""
         o, clients = self.options, self.context.clients
         if o.projection == "tall":
-            places = torch.eye(clients + 1)
-            return places[0], places[1:]
+            positions = torch.eye(clients + 1)
+            return positions[0], positions[1:]
         seed = int(torch.randint(2**62, ()))
         try:
             projector = OrthogonalProjector(width, clients, o.rank, o.basis, o.remainder, o.overflow, seed=seed)
@@ -146,19 +148,13 @@ class FediOS(Method):
             raise ConfigError("fedios: projection=coords needs remainder=unused, as both parts must have r features")
         return projector.generic, projector.personal
 
-    def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
-        """Each client has a subspace of its own."""
-        if self.personal is None:
-            return {}
-        return {"projector.personal": self.personal[number].to(common["projector.personal"].dtype)}
-
     def phases(self, round: int) -> list[Phase]:
-        """One phase, everything together."""
+        """Returns one phase that trains all parts together."""
         own = ("personal_extractor",) if self.options.personal_extractor == "own" else ()
         return [Phase(("extractor", *own, "head"), self.loss, self.context.local_epochs)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """Three cross entropies and the regulariser; records the mean |p_g . p_p|."""
+        """Returns the three cross entropies and the regulariser; records the mean |p_g . p_p|."""
         o = self.options
         if o.personal_extractor == "none":
             return super().loss(client, batch)
@@ -171,7 +167,7 @@ class FediOS(Method):
         return loss, {"inner_product": inner.detach().abs().mean()}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """``H(p_f)``."""
+        """Returns ``H(p_f)``."""
         if self.options.personal_extractor == "none":
             p_f = self.project_one(client.extractor(batch.x), client.projector.generic)
         else:
@@ -180,19 +176,17 @@ class FediOS(Method):
         return logits
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
-        """``H(P_g f(x; W_g))``."""
-        f_g = server.extractor(batch.x)
-        generic = None if self.generic is None else self.generic.to(f_g)
-        logits: Tensor = server.head(self.project_one(f_g, generic))
+        """Returns ``H(P_g f(x; W_g))``."""
+        logits: Tensor = server.head(self.project_one(server.extractor(batch.x), server.projector.generic))
         return logits
 
     def features(self, client: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``f(x; W_g)`` and ``f(x; W_p)``, ``[b, d]`` each."""
+        """Returns ``f(x; W_g)`` and ``f(x; W_p)``, ``[b, d]`` each."""
         f_g = client.extractor(x)
         return f_g, client.personal_extractor(x) if self.options.personal_extractor == "own" else f_g
 
     def project(self, client: Any, f_g: Tensor, f_p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``p_g``, ``p_p``, ``p_f`` and ``p_g . p_p`` ``[b]``."""
+        """Returns ``p_g``, ``p_p``, ``p_f`` and ``[b]`` inner products ``p_g . p_p``."""
         o = self.options
         generic, own = client.projector.generic, client.projector.personal
         if generic is not None and o.projection == "square":
@@ -201,7 +195,7 @@ class FediOS(Method):
         return p_g, p_p, o.alpha * p_g + (1 - o.alpha) * p_p, (p_g * p_p).sum(-1)
 
     def project_one(self, f: Tensor, basis: Tensor | None) -> Tensor:
-        """``P f`` of features ``[b, d]``, without a basis f as it is."""
+        """Returns ``P f`` of ``[b, d]`` features f; without a basis, f."""
         if basis is not None and self.options.projection == "tall":
             f = (basis[:, None] * f[:, None, :]).flatten(1)
         elif basis is not None:
@@ -211,7 +205,7 @@ class FediOS(Method):
 
 
 class Bases(nn.Module):
-    """Holds what spans the generic and the client's own subspace; nothing without projections."""
+    """Holds the bases of the generic and of the client's subspace; None without projections."""
 
     def __init__(self, generic: Tensor | None, personal: Tensor | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""FedPer: a common extractor under personal heads.
+"""FedPer: a shared extractor and personal heads.
 
     extractor <- sum_i (n_i / n) extractor_i,    head_i stays at client i
 
@@ -12,15 +12,15 @@ from pfl_fast.models import Backbone
 
 
 class FedPer(Method):
-    """The extractor is shared, the head is personal; both are trained together."""
+    """Shared extractor and personal head, trained together."""
 
     title = "FedPer"
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers, arXiv:1912.00818"
     summary = "shared extractor, personal head, trained together"
     family = PARTS
-    reading = "the head is the last part of the model, as the other papers cut it"
+    reading = "the head is the model's last layer, as in the other papers"
     public_code = ""
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """A shared extractor, a personal head."""
+        """Returns a shared extractor and a personal head."""
         return {"extractor": shared(backbone.extractor, "extractor"), "head": personal(backbone.head)}

@@ -1,9 +1,9 @@
-"""FedPHP: each client keeps a moving average of its past models, which teaches the next one.
+"""FedPHP: each client keeps a moving average of its models, which regularises the next one.
 
-    L(w) = (1 - lam) CE(w) + lam MMD(f(x; w), f(x; p))          p as it is
+    L(w) = (1 - lam) CE(w) + lam MMD(f(x; w), f(x; p))          p detached
     p <- mu_t p + (1 - mu_t) w_i,  mu_t = mu t / T              after local training
 
-w is averaged as in FedAvg; a client predicts by its inherited p.
+w is averaged as in FedAvg; a client predicts with its inherited model p.
 
 Li et al., "FedPHP: Federated Personalization with Inherited Private Models", ECML PKDD 2021.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pfl_fast import ops
 from pfl_fast.methods.base import (
-    BESIDE,
+    TWO_MODELS,
     Batch,
     Part,
     PerSampleCache,
@@ -38,43 +38,43 @@ from pfl_fast.options import option
 class FedPHPOptions:
     """Options of FedPHP."""
 
-    mu: float = option(0.9, "how much of p is kept in the last round; it grows evenly from 0", minimum=0, maximum=1)
-    lam: float = option(0.05, "weight of the MMD, 1 - lam that of the cross entropy", minimum=0, maximum=1)
+    mu: float = option(0.9, "weight of the old p in the last round; grows linearly from 0", minimum=0, maximum=1)
+    lam: float = option(0.05, "weight of the MMD; the cross entropy has weight 1 - lam", minimum=0, maximum=1)
     inference: str = option(
-        "inherited", "predict by p, or by the model that was received and trained", ["inherited", "local"]
+        "inherited", "predict with the inherited model p, or with the local model w", ["inherited", "local"]
     )
 
 
 class FedPHP(FedAvg):
-    """w is shared, p is personal and never trained by itself."""
+    """Shared model w, and a personal moving average p of it."""
 
     title = "FedPHP"
     paper = "Li et al., FedPHP: Federated Personalization with Inherited Private Models, ECML PKDD 2021"
-    summary = "a personal moving average of the client's models beside the shared one, which it teaches"
-    family = BESIDE
-    reading = "lam 0.05, with FedCP's MMD; BatchNorm statistics are averaged into p like parameters"
+    summary = "a shared model, regularised by a personal moving average of the client's models"
+    family = TWO_MODELS
+    reading = "lam 0.05, with FedCP's MMD; BatchNorm's running statistics are averaged into p like parameters"
     public_code = (
-        "PFLlib: lam is 1 by default, which removes the cross entropy, and the freshly trained w is tested "
+        "PFLlib: lam is 1 by default, which removes the cross entropy, and w is tested after local training "
         "(inference=local)"
     )
     Options = FedPHPOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """FedAvg's, and p."""
+        """Returns FedAvg's parts and p."""
         own = {"inherited_extractor": client_buffer(backbone.extractor), "inherited_head": client_buffer(backbone.head)}
         return {**super().parts(backbone), **own}
 
     def phases(self, round: int) -> list[Phase]:
-        """One phase; the inherited features are the same for the whole round."""
+        """Returns one phase; the features of p are computed once per round."""
         cached = (
             {"inherited": PerSampleCache("inherited_extractor", inherited_features)} if self.options.lam > 0 else {}
         )
         keep = self.options.mu * round / self.context.rounds
-        after = partial(inherit, keep=keep)
+        after = partial(moving_average, keep=keep)
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``(1 - lam) CE + lam MMD``."""
+        """Returns ``(1 - lam) CE + lam MMD``."""
         z = client.extractor(batch.x)
         loss = cross_entropy(client.head(z), batch.y)
         if not self.options.lam:
@@ -82,7 +82,7 @@ class FedPHP(FedAvg):
         return (1 - self.options.lam) * loss + self.options.lam * ops.mmd_rbf(z, batch.cached["inherited"]), {}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """By p."""
+        """Returns the logits of p; with ``inference=local`` those of w."""
         if self.options.inference == "local":
             return super().predict(client, batch)
         logits: Tensor = client.inherited_head(client.inherited_extractor(batch.x))
@@ -90,13 +90,13 @@ class FedPHP(FedAvg):
 
 
 def inherited_features(client: Any, x: Tensor) -> Tensor:
-    """``f(x; p)``."""
+    """Returns ``f(x; p)``."""
     z: Tensor = client.inherited_extractor(x)
     return z
 
 
-def inherit(client: Tensors, progress: PhaseProgress, keep: float) -> Tensors:
-    """``mu_t p + (1 - mu_t) w_i``; what counts is w's."""
+def moving_average(client: Tensors, progress: PhaseProgress, keep: float) -> Tensors:
+    """Returns ``mu_t p + (1 - mu_t) w_i`` as the new p; integer tensors (counters) are w's."""
     found = {}
     for part in ("extractor", "head"):
         for name, w in part_of(client, part).items():

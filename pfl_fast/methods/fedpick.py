@@ -1,4 +1,4 @@
-"""FedPick: each client picks, sample by sample, the features that matter to it from those of a common encoder.
+"""FedPick: each client selects, for each sample, the relevant features of a shared encoder.
 
 Symbols as in the paper; encoder phi, client i's selector f and classifiers h_p, h_u (together its PFSM psi), width d:
 
@@ -9,15 +9,15 @@ Symbols as in the paper; encoder phi, client i's selector f and classifiers h_p,
     y_g = h_g(z_g),  y_p = h_p(z_p),  y_u = h_u(z_u)
 
     L = L_gce + lam_lce L_lce + lam_ent L_ent + lam_dis L_dis
-    L_gce = CE(y_g, y),  L_lce = CE(y_p, y)     L_ent = sum_c p_u log p_u: h_u shall not know the class
+    L_gce = CE(y_g, y),  L_lce = CE(y_p, y)     L_ent = sum_c p_u log p_u, so that z_u does not predict y
     L_dis = KL(p_p || p_g) + KL(p_g || p_p)     p = softmax(y)
     prediction = argmax(y_g + y_p)
 
-phi and h_g are averaged, without BatchNorm; psi and BatchNorm stay at the client. Nothing is averaged that FedBN would
-not, so that without psi (``pfsm=false``) it is FedBN.
+phi and h_g are averaged, except for BatchNorm; psi and BatchNorm stay at the client. Without psi (``pfsm=false``),
+FedPick is FedBN.
 
 digits-cnn is cut behind its convolutions (``cut=conv``), d = 8192 for 32x32: the selector alone has 67 million
-parameters, each classifier 18 million. ``model_options = cut=conv, head=linear`` makes classifiers of one layer.
+parameters, each classifier 18 million. ``model_options = cut=conv, head=linear`` builds classifiers of one layer.
 
 Zhu et al., "Take Your Pick: Enabling Effective Personalized Federated Learning within Low-dimensional Feature Space",
 2023.
@@ -59,23 +59,21 @@ class FedPickOptions:
     lam_lce: float = option(1.0, "weight of the cross entropy of the relevant features", minimum=0)
     lam_ent: float = option(0.001, "weight of the negative entropy of the irrelevant features", minimum=0)
     lam_dis: float = option(1.0, "weight of the distillation between y_g and y_p", minimum=0)
-    threshold: float = option(0.5, "a feature is relevant from this value of m_s on", minimum=1e-6, maximum=1 - 1e-6)
-    pfsm: bool = option(True, "selector and personal classifiers; off: FedBN")
-    mask: str = option("hard", "each feature goes to one side, or both get their share", ["hard", "soft"])
-    share_pfsm: bool = option(False, "selector and personal classifiers are averaged too")
+    threshold: float = option(0.5, "minimum m_s of a relevant feature", minimum=1e-6, maximum=1 - 1e-6)
+    pfsm: bool = option(True, "use the selector and personal classifiers; off: FedBN")
+    mask: str = option("hard", "hard: a feature is relevant or not; soft: m_s is the mask", ["hard", "soft"])
+    share_pfsm: bool = option(False, "average the selector and personal classifiers too")
     ensemble: str = option(
         "logits",
-        "prediction: sum of y_g and y_p, of their probabilities, y_g alone, y_p alone",
+        "prediction: sum of y_g and y_p, mean of their probabilities, y_g, or y_p",
         ["logits", "prob", "global", "personal"],
     )
-    dis_detach: bool = option(
-        False, "in KL(p || q) of the distillation p only teaches: no gradient reaches it, so that each head follows"
-    )
-    init_heads_from_global: bool = option(False, "h_p and h_u start as copies of h_g, not from draws of their own")
+    dis_detach: bool = option(False, "detach p in KL(p || q) of the distillation: p is a teacher without gradient")
+    init_heads_from_global: bool = option(False, "initialize h_p and h_u as copies of h_g, not separately")
 
 
 class FedPick(FedBN):
-    """Shared encoder and global classifier; personal selector, and classifiers of what it selects and leaves."""
+    """Shared encoder and classifier; personal selector, with classifiers of relevant and irrelevant features."""
 
     title = "FedPick"
     paper = (
@@ -84,10 +82,10 @@ class FedPick(FedBN):
     summary = "shared encoder and head; each client selects features for a personal head"
     family = CHOSEN
     reading = (
-        "signs of Eq. 8 and 11, the selector's second layer and line 15 of Algorithm 1 are mended; the two "
+        "the signs of Eq. 8 and 11, the selector's second layer and line 15 of Algorithm 1 are corrected; the two "
         "predictions are added as logits"
     )
-    public_code = "no public code of it is known"
+    public_code = "no public code is known"
     Options = FedPickOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {
@@ -103,12 +101,12 @@ class FedPick(FedBN):
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Settings and options by data set; where the digits CNN is cut."""
+        """Returns settings and options by data set; digits-cnn is cut after its convolutions."""
         cut = {"model_options": ("cut=conv",)} if model == "digits-cnn" else {}
         return {**super().defaults(model, dataset), **OPTIONS.get(dataset, {}), **cut}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """FedBN's, and the PFSM: one initial copy for all clients, its heads drawn independently of h_g."""
+        """Returns FedBN's parts and the PFSM, with the same initial values for all clients."""
         o, parts = self.options, super().parts(backbone)
         if not o.pfsm:
             return parts
@@ -122,14 +120,14 @@ class FedPick(FedBN):
         return parts
 
     def phases(self, round: int) -> list[Phase]:
-        """One phase that trains everything together."""
+        """Returns one phase that trains all parts together."""
         if not self.options.pfsm:
             return super().phases(round)
         train = ("extractor", "head", "selector", "relevant_head", "irrelevant_head")
         return [Phase(train, self.loss, self.context.local_epochs)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """The four terms; records the selection ratio, the mean of the mask without noise."""
+        """Returns L; records the selection ratio, the mean of the mask without noise."""
         o = self.options
         if not o.pfsm:
             return super().loss(client, batch)
@@ -139,12 +137,12 @@ class FedPick(FedBN):
         y_g, y_p, y_u = client.head(z_g), client.relevant_head(z_p), client.irrelevant_head(z_u)
         gce, lce, ent, dis = ops.distill_losses(y_g, y_p, y_u, batch.y)
         if o.dis_detach:
-            dis = follow(y_g, y_p) + follow(y_p, y_g)
+            dis = distillation(y_g, y_p) + distillation(y_p, y_g)
         loss = gce + o.lam_lce * lce + o.lam_ent * ent + o.lam_dis * dis
         return loss, {"selection_ratio": client.selector.selects(logits.detach()).to(loss.dtype).mean()}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """``y_g + y_p`` or what ``ensemble`` says; the mask has no noise, as the client is in evaluation mode."""
+        """Returns ``y_g + y_p``, or the logits ``ensemble`` names; the mask has no noise in evaluation mode."""
         o = self.options
         z_g = client.extractor(batch.x)
         if not o.pfsm or o.ensemble == "global":
@@ -156,11 +154,11 @@ class FedPick(FedBN):
         y_g = client.head(z_g)
         if o.ensemble == "logits":
             return y_g + y_p
-        # As a logarithm, so that its softmax is the mean of the probabilities.
+        # Log probabilities, whose softmax is the mean of the two probabilities.
         return torch.logaddexp(F.log_softmax(y_g, -1), F.log_softmax(y_p, -1)) - math.log(2)
 
 
-def follow(student: Tensor, teacher: Tensor) -> Tensor:
-    """``mean_b KL(p_teacher || p_student)`` of ``[b, C]`` logits, without a gradient for the teacher."""
+def distillation(student: Tensor, teacher: Tensor) -> Tensor:
+    """Returns ``mean_b KL(p_teacher || p_student)`` of ``[b, C]`` logits, the teacher detached."""
     target = F.log_softmax(teacher.detach(), -1)
     return (target.exp() * (target - F.log_softmax(student, -1))).sum(-1).mean()

@@ -1,6 +1,6 @@
-"""FedProto: clients share nothing but the mean features of their classes.
+"""FedProto: clients share only the mean features of each class.
 
-    z = f(x; w_i)                       L = CE + lam * mean over samples of |z - P_y|^2 / K,   0 where P_y is not known
+    z = f(x; w_i)                       L = CE + lam * mean over samples of |z - P_y|^2 / K,   0 where P_y is unknown
     P_i,c = mean of z over the round's samples of class c
     P_c = sum_i n_i,c P_i,c / sum_i n_i,c
 
@@ -18,7 +18,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import OWN, Batch, Method, Part, Tensors, cross_entropy, frozen, personal, round_buffer
+from pfl_fast.methods.base import (
+    ONE_PER_CLIENT,
+    Batch,
+    Method,
+    Part,
+    Tensors,
+    cross_entropy,
+    frozen,
+    personal,
+    round_buffer,
+)
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -28,28 +38,28 @@ class FedProtoOptions:
     """Options of FedProto."""
 
     lam: float = option(1.0, "weight of the distance between features and prototypes", minimum=0)
-    inference: str = option("prototype", "predict by the nearest prototype, or by the head", ["prototype", "head"])
+    inference: str = option("prototype", "predict with the nearest prototype, or with the head", ["prototype", "head"])
     compat: str = option(
-        "paper", "pfllib: clients' prototypes are averaged without their counts, as PFLlib has it", ["paper", "pfllib"]
+        "paper", "pfllib: average prototypes without weighting by counts, as PFLlib does", ["paper", "pfllib"]
     )
 
 
 class FedProto(Method):
-    """Models are personal, prototypes are shared."""
+    """Personal models, shared prototypes."""
 
     title = "FedProto"
     paper = "Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022"
-    summary = "personal models that only share the mean features of each class"
-    family = OWN
+    summary = "personal models that share only the mean features of each class"
+    family = ONE_PER_CLIENT
     reading = (
-        "prototypes are gathered while the client trains, as the authors' code does; the distance is the mean over "
-        "features; before a client knows any prototype its head predicts"
+        "prototypes are accumulated during training, as in the authors' code; the distance is the mean over features; "
+        "the head predicts until the client has received prototypes"
     )
-    public_code = "PFLlib: prototypes are averaged without counts (compat=pfllib), and come from a pass after training"
+    public_code = "PFLlib: prototypes are averaged without counts (compat=pfllib), and computed after training"
     Options = FedProtoOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """The client's own sums go up as the server's prototypes, and come back as means."""
+        """Returns a personal model, sums of features to upload, and the received prototypes."""
         prototypes = Prototypes(self.context.classes, backbone.feature_width)
         return {
             "extractor": personal(backbone.extractor),
@@ -59,7 +69,7 @@ class FedProto(Method):
         }
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """Cross entropy and distance; gathers the features by class."""
+        """Returns cross entropy and distance; adds the features to the sums of their classes."""
         z = client.extractor(batch.x)
         classes = F.one_hot(batch.y, self.context.classes).to(z.dtype)
         client.own.means.add_(classes.T @ z.detach())
@@ -70,7 +80,7 @@ class FedProto(Method):
         return loss, {"prototype_distance": distance.detach()}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """Minus the squared distance to each prototype; a class without one is farther than any that has one."""
+        """Returns minus the squared distance to each prototype; classes without a prototype come last."""
         z = client.extractor(batch.x)
         by_head: Tensor = client.head(z)
         if self.options.inference == "head":
@@ -81,7 +91,7 @@ class FedProto(Method):
         return torch.where(known.any(-1, keepdim=True), -torch.where(known, distance, farthest + 1), by_head)
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
-        """Means over all samples, or over all clients, that have the class; others stay as they were."""
+        """Returns the means over samples, or clients, of each uploaded class; other classes are unchanged."""
         sums, counts = uploads["prototypes.means"], uploads["prototypes.counts"]
         if self.options.compat == "pfllib":
             sums, held = sums / counts.clamp(min=1)[..., None], (counts > 0).to(counts.dtype).sum(0)
@@ -96,7 +106,7 @@ class FedProto(Method):
 
 
 class Prototypes(nn.Module):
-    """A feature vector for each class, and how many samples it stands for."""
+    """Holds a feature vector for each class, and its number of samples."""
 
     means: Tensor
     counts: Tensor

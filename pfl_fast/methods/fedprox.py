@@ -1,8 +1,8 @@
-"""FedProx: FedAvg whose clients are held near the model they received.
+"""FedProx: FedAvg with a proximal term towards the received model.
 
     L_i(w) = CE(w) + mu / 2 |w - w_g|^2
 
-The term acts as ``mu (w - w_g)`` inside the step and is not part of the loss that is reported.
+The term is added to the gradient as ``mu (w - w_g)`` and is not part of the reported loss.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """
@@ -21,30 +21,29 @@ from pfl_fast.options import option
 class FedProxOptions:
     """Options of FedProx."""
 
-    mu: float = option(0.01, "strength of the pull to the received model; 0 is FedAvg", minimum=0)
+    mu: float = option(0.01, "weight of the proximal term towards the received model; 0: FedAvg", minimum=0)
 
 
 class FedProx(FedAvg):
-    """Everything is shared; steps are pulled back to where the round started."""
+    """Shared extractor and head, with a proximal term towards their values at the start of the round."""
 
     title = "FedProx"
     paper = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
-    summary = "one model for all; clients are pulled to the model they received"
-    reading = "a fixed mu of 0.01, as FedPick's paper has it; the same number of epochs for all clients"
+    summary = "one model for all; a proximal term towards the received model"
+    reading = "a fixed mu of 0.01, as in FedPick's paper; the same number of epochs for all clients"
     public_code = "PFLlib: mu is 0 by default, which is FedAvg. FedBN's scripts: the norm is not squared"
     Options = FedProxOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """FedAvg's, and where the round started."""
+        """Returns FedAvg's parts and w_g."""
         start = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
-        self.pulled = [name for name, _ in start.named_buffers()]
         return {**super().parts(backbone), "start": round_buffer(start)}
 
     def phases(self, round: int) -> list[Phase]:
-        """One phase, pulled to the start."""
+        """Returns one phase with the proximal term."""
         proximal = {part: (f"start.{part}", self.options.mu) for part in ("extractor", "head")}
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, proximal=proximal)]
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """``w_g``, for the whole round."""
-        return {f"start.{name}": client[name] for name in self.pulled} if at == "start" else {}
+        """Returns ``w_g``, kept for the round."""
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}

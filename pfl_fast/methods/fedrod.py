@@ -1,9 +1,9 @@
-"""FedRoD: a generic head that every class is fair to, and a personal one that adds what the client's samples say.
+"""FedRoD: a generic head trained with a class-balanced loss, and a personal head added to it.
 
     L_G = CE(G(z) + log n_y, y)                       balanced softmax by the client's class counts n_y: extractor, G
-    L_P = CE(stop(G(z)) + P(stop(z)), y)              P alone
+    L_P = CE(stop(G(z)) + P(stop(z)), y)              P only
 
-Extractor and G are averaged; a client predicts by ``G(z) + P(z)``.
+Extractor and G are averaged; a client predicts with ``G(z) + P(z)``.
 
 Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022.
 """
@@ -21,29 +21,29 @@ from pfl_fast.models import Backbone
 
 
 class FedRoD(FedAvg):
-    """Extractor and generic head are shared, a second head is personal."""
+    """Shared extractor and generic head, and a personal head."""
 
     title = "FedRoD"
     paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning, ICLR 2022"
-    summary = "shared extractor and generic head, trained as if classes were even; a personal head is added to it"
+    summary = "shared extractor and generic head, trained with a class-balanced loss; a personal head is added"
     family = PARTS
-    reading = "the linear variant; a class that the client does not have is left out of its softmax (log 0)"
+    reading = "the linear variant; classes without samples are left out of the client's softmax (log 0)"
     public_code = (
-        "PFLlib: class counts come from one shuffled pass without the last batch, so that a rare class can get 0 and "
-        "the loss become infinite. FL-bench: P's loss reaches the extractor, and P alone is tested"
+        "PFLlib: class counts come from one shuffled pass without the last batch, so a rare class can have count 0 "
+        "and the loss can be infinite. FL-bench: P's loss reaches the extractor, and P alone is tested"
     )
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """FedAvg's, a personal head, and the client's class counts."""
+        """Returns FedAvg's parts, a personal head, and the client's class counts."""
         own = {"personal_head": personal(backbone.head), "counts": client_buffer(Counts(self.context.classes))}
         return {**super().parts(backbone), **own}
 
     def phases(self, round: int) -> list[Phase]:
-        """All together: each parameter is reached by one of the two losses only."""
+        """Returns one phase that trains all parts; each parameter gets the gradient of one of the two losses."""
         return [Phase(("extractor", "head", "personal_head"), self.loss, self.context.local_epochs)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """``L_G + L_P``."""
+        """Returns ``L_G + L_P``."""
         z = client.extractor(batch.x)
         generic = client.head(z)
         balanced = cross_entropy(generic + client.counts.values.log(), batch.y)
@@ -51,13 +51,13 @@ class FedRoD(FedAvg):
         return balanced + own, {}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """``G(z) + P(z)``."""
+        """Returns ``G(z) + P(z)``."""
         z = client.extractor(batch.x)
         logits: Tensor = client.head(z) + client.personal_head(z)
         return logits
 
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
-        """How many samples of each class the client has."""
+        """Returns the client's number of samples of each class."""
         if self.context.count_classes is None:
             return {}
         return {"counts.values": self.context.count_classes(number).to(common["counts.values"])}

@@ -1,8 +1,8 @@
-"""LG-FedAvg: personal extractors under a common head.
+"""LG-FedAvg: personal extractors and a shared head.
 
     head <- sum_i (n_i / n) head_i,    extractor_i stays at client i
 
-In warm-up rounds, if there are any, everything is averaged as in FedAvg.
+In warm-up rounds the extractor is averaged too, as in FedAvg.
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations", 2020.
 """
@@ -20,34 +20,34 @@ from pfl_fast.methods.base import PARTS, Batch, Method, Part, personal, shared
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
-WARMED_UP = ("office-caltech10", "domainnet")  # for 20 rounds, in FedPick's paper
+WARMED_UP = ("office-caltech10", "domainnet")  # 20 warm-up rounds in FedPick's paper
 
 
 @dataclass(frozen=True)
 class LGFedAvgOptions:
     """Options of LG-FedAvg."""
 
-    warmup: int = option(0, "rounds of FedAvg before extractors become personal", minimum=0)
+    warmup: int = option(0, "number of FedAvg rounds before extractors become personal", minimum=0)
 
 
 class LGFedAvg(Method):
-    """The head is shared, the extractor is personal."""
+    """Personal extractor, shared head."""
 
     title = "LG-FedAvg"
     paper = "Liang et al., Think Locally, Act Globally, arXiv:2001.01523"
     summary = "personal extractor, shared head"
     family = PARTS
-    reading = "no warm-up, but 20 rounds on Office-Caltech10 and DomainNet, as FedPick's paper has it"
-    public_code = "the authors': starts from a model trained by FedAvg, as warmup does"
+    reading = "no warm-up; 20 rounds of it on Office-Caltech10 and DomainNet, as in FedPick's paper"
+    public_code = "the authors': training starts from a model trained by FedAvg, as with warmup"
     Options = LGFedAvgOptions
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """A warm-up on two data sets."""
+        """Returns the learning rate, and the warm-up of two data sets."""
         return {**super().defaults(model, dataset), "warmup": 20 if dataset in WARMED_UP else 0}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """The extractor is exchanged in the first rounds only, or never."""
+        """Returns an extractor that is exchanged only in warm-up rounds, and a shared head."""
         extractor = personal(backbone.extractor)
         if self.options.warmup:
             module = deepcopy(backbone.extractor)
@@ -55,5 +55,5 @@ class LGFedAvg(Method):
         return {"extractor": extractor, "head": shared(backbone.head, "head")}
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
-        """There is no extractor to go with the server's head, but for that of the warm-up."""
+        """Returns None: after the warm-up the server has no extractor for its head."""
         return None

@@ -1,21 +1,21 @@
-"""Local (SingleSet): every client trains alone. What any exchange has to beat."""
+"""Local (SingleSet): every client trains alone; the baseline of every method that exchanges models."""
 
 from __future__ import annotations
 
-from pfl_fast.methods.base import OWN, Method, Part, personal
+from pfl_fast.methods.base import ONE_PER_CLIENT, Method, Part, personal
 from pfl_fast.models import Backbone
 
 
 class Local(Method):
-    """Nothing is shared."""
+    """Personal extractor and head."""
 
     title = "Local"
-    paper = "no exchange at all; the papers' Local, SingleSet or stand-alone row"
+    paper = "no exchange; called Local, SingleSet or stand-alone in papers"
     summary = "every client trains alone: extractor and head are personal"
-    family = OWN
-    reading = "as many rounds and epochs as the methods it stands beside"
+    family = ONE_PER_CLIENT
+    reading = "the same numbers of rounds and epochs as the other methods"
     public_code = ""
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """Extractor and head, both personal."""
+        """Returns a personal extractor and head."""
         return {"extractor": personal(backbone.extractor), "head": personal(backbone.head)}

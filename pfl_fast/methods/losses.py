@@ -1,4 +1,4 @@
-"""Losses that methods share."""
+"""Losses used by several methods."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Mean cross entropy of ``[b, C]`` logits and ``[b]`` labels.
+    """Returns the mean cross entropy of ``[b, C]`` logits and ``[b]`` labels.
 
-    As ``torch.nn.functional.cross_entropy`` without labels to ignore: for a stack of clients torch makes a dozen more
-    operators of those.
+    The same as ``torch.nn.functional.cross_entropy`` without ``ignore_index``, whose handling adds a dozen operators
+    under ``torch.vmap``.
 
     >>> import torch
     >>> cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))

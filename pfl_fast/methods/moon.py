@@ -1,6 +1,6 @@
-"""MOON: a client's features are drawn to the global model's, and away from those of its own last model.
+"""MOON: a contrastive term pulls features towards the global model's and away from the client's previous model's.
 
-    z = f(x; w),  z_g = f(x; w_g),  z_p = f(x; the client's last model)
+    z = f(x; w),  z_g = f(x; w_g),  z_p = f(x; the client's previous model)
     L = CE + mu * mean -log( e^{cos(z, z_g) / tau} / (e^{cos(z, z_g) / tau} + e^{cos(z, z_p) / tau}) )
 
 Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021.
@@ -38,27 +38,27 @@ from pfl_fast.options import option
 class MOONOptions:
     """Options of MOON."""
 
-    mu: float = option(1.0, "weight of the contrastive term; 0 is FedAvg", minimum=0)
+    mu: float = option(1.0, "weight of the contrastive term; 0: FedAvg", minimum=0)
     tau: float = option(0.5, "temperature of the contrastive term", minimum=1e-9)
-    projection: bool = option(False, "two more layers above the extractor, as in the paper's own model")
+    projection: bool = option(False, "add a projection of two layers to the extractor, as in the paper's model")
 
 
 class MOON(FedAvg):
-    """Everything is shared; the last local extractor stays for comparison."""
+    """Shared extractor and head; each client keeps its previous extractor."""
 
     title = "MOON"
     paper = "Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021"
-    summary = "one model for all; features are drawn to the global model's, away from the client's last ones"
+    summary = "one model for all; a contrastive term between the global and the client's previous features"
     reading = (
-        "mu 1 and no projection, as FediOS's paper has it for all its methods (the paper tunes mu in 0.1 to 10; "
-        "preset paper: 5, and the projection, of the features' own width)"
+        "mu 1 and no projection, as in FediOS's paper (MOON's paper tunes mu from 0.1 to 10; preset paper: mu 5 and a "
+        "projection of the features' width)"
     )
     public_code = "PFLlib: mu is 0 by default, which is FedAvg"
     Options = MOONOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"mu": 5.0, "projection": True}}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """FedAvg's; the extractor as it was received; the extractor after the client's last training."""
+        """Returns FedAvg's parts, the received extractor, and the extractor after the client's last training."""
         extractor = backbone.extractor
         if self.options.projection:
             width = backbone.feature_width
@@ -71,14 +71,14 @@ class MOON(FedAvg):
         return parts
 
     def phases(self, round: int) -> list[Phase]:
-        """One phase; the other two extractors' features are the same for the whole round."""
+        """Returns one phase; the features of the two untrained extractors are computed once per round."""
         others = ("global_extractor", "previous_extractor") if self.options.mu > 0 else ()
         cached = {part: PerSampleCache(part, partial(features_of, part=part)) for part in others}
-        after = remember if self.options.mu > 0 else None
+        after = save_extractor if self.options.mu > 0 else None
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """Cross entropy, and the contrastive term, which is recorded too."""
+        """Returns the cross entropy and the contrastive term; records the latter."""
         z = client.extractor(batch.x)
         loss = cross_entropy(client.head(z), batch.y)
         if not self.options.mu:
@@ -89,11 +89,11 @@ class MOON(FedAvg):
 
 
 def features_of(client: Any, x: Tensor, part: str) -> Tensor:
-    """What one of the extractors that are not trained makes of ``x``."""
+    """Returns the features of ``x`` from one of the untrained extractors."""
     features: Tensor = client.get_submodule(part)(x)
     return features
 
 
-def remember(client: Tensors, progress: PhaseProgress) -> Tensors:
-    """The trained extractor is the next round's previous one."""
+def save_extractor(client: Tensors, progress: PhaseProgress) -> Tensors:
+    """Returns the trained extractor as the previous extractor of the next round."""
     return {f"previous_extractor.{name}": value for name, value in part_of(client, "extractor").items()}

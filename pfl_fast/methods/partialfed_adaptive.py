@@ -1,21 +1,21 @@
-"""PartialFed-Adaptive: each client learns which parts of the average to load.
+"""PartialFed-Adaptive: each client learns which groups of tensors to load from the average.
 
-Symbols as in the paper; client c, round t, groups g = 1..k of tensors, BatchNorm's running statistics among them:
+Symbols as in the paper; client c, round t, groups g = 1..k of tensors, including BatchNorm's running statistics:
 
     loc = W_{t-1}^c,  glo = W_t               both trained by this client
-    alpha = softmax(a), a in R^{k x 2}        column 0 local, column 1 global; equal at first, kept by the client
+    alpha = softmax(a), a in R^{k x 2}        column 0 local, column 1 global; initially equal, kept by the client
     G ~ Gumbel(0, 1), k x 2
     u = softmax((log alpha + G) / tau_t)      rowwise
     A = onehot(argmax u) - stopgrad(u) + u    one-hot, with the gradient of u
     W_b[g] = A[g, 0] loc[g] + A[g, 1] glo[g]
     l = CE(W_b; batch)
 
-Of f_m + f_s batches, the first f_m step the selected copy of each group (the other is not touched), the rest step a:
+Of f_m + f_s batches, the first f_m update the selected copy of each group and not the other; the rest update a:
 
     dl/da[g, 1] = (u[g, 0] u[g, 1] / tau_t) <dl/dW_b[g], glo[g] - loc[g]> = -dl/da[g, 0]
 
-After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), or the copy with the larger alpha (hard). It is
-kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client fine-tunes its W^c on its own.
+After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), or the copy with the larger alpha (hard). W_t^c is
+kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client fine-tunes its W^c.
 
 Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization", NeurIPS 2021.
 """
@@ -53,43 +53,45 @@ from pfl_fast.options import option
 
 @dataclass(frozen=True)
 class PartialFedAdaptiveOptions:
-    """Options of PartialFed-Adaptive; the defaults are the paper's best level and its way to sample."""
+    """Options of PartialFed-Adaptive; the defaults are the paper's best granularity and sampling."""
 
-    granularity: str = option("layer", "what is loaded as a whole; stages and blocks are ResNet's", GRANULARITIES)
-    merged: bool = option(False, "one group of the stem and the first block, or of a layer and its BatchNorm")
+    granularity: str = option("layer", "size of a group of tensors; stage and block need a ResNet", GRANULARITIES)
+    merged: bool = option(False, "merge the stem with the first block, and each BatchNorm with its layer")
     sample: str = option(
         "soft",
-        "a client's model after a round: the mean of both copies by alpha, or the likelier one",
+        "a client's model after a round: the mean of both copies weighted by alpha, or the copy with the larger alpha",
         ["soft", "hard"],
     )
     soft_finetune: str = option(
         "last",
-        "after soft sampling train for an epoch: only after the last round (finetune_epochs), or in every one",
+        "fine-tune after soft sampling: after the last round (finetune_epochs), or for one epoch in every round",
         ["last", "every"],
     )
-    finetune_epochs: int = option(5, "epochs that each client trains alone after the last round", minimum=0)
-    f_m: int = option(1, "batches that train the model before the strategy's turn", minimum=1)
-    f_s: int = option(1, "batches that train the strategy before the model's turn; 0: it stays as it is", minimum=0)
+    finetune_epochs: int = option(5, "epochs of fine-tuning after the last round", minimum=0)
+    f_m: int = option(1, "consecutive batches that train the model", minimum=1)
+    f_s: int = option(1, "consecutive batches that train the strategy; 0: the strategy is fixed", minimum=0)
     tau: float = option(5.0, "temperature of the first round", minimum=1e-6)
-    annealing: str = option("exponential", "how the temperature falls to zero", ["exponential", "linear"])
-    tau_decay: float = option(0.965, "exponential: factor from round to round", minimum=1e-6, maximum=1)
-    tau_floor: float = option(0.05, "the temperature does not fall below", minimum=1e-6)
-    policy_optimizer: str = option("adam", "of the strategy; sgd: as the model's", ["adam", "sgd"])
-    policy_lr: float = option(0.01, "Adam's learning rate", minimum=0)
+    annealing: str = option("exponential", "schedule of the temperature", ["exponential", "linear"])
+    tau_decay: float = option(
+        0.965, "temperature factor per round, with annealing=exponential", minimum=1e-6, maximum=1
+    )
+    tau_floor: float = option(0.05, "minimum temperature", minimum=1e-6)
+    policy_optimizer: str = option("adam", "optimizer of the strategy", ["adam", "sgd"])
+    policy_lr: float = option(0.01, "learning rate of the strategy, with Adam", minimum=0)
 
 
 class PartialFedAdaptive(Method):
-    """A local and a global copy of the model, and per group the probability to take the one or the other."""
+    """A local and a global copy of the model, and for each group the probabilities of the two."""
 
     title = "PartialFed-Adaptive"
     paper = PAPER
-    summary = "everything is averaged, each client learns which parts of it to load"
+    summary = "all tensors are averaged; each client learns which groups of them to load"
     family = CHOSEN
     reading = (
-        "choices are logits; the straight-through formula is that of the page the paper cites; the chosen copy is "
-        "trained"
+        "the strategy is trained as logits; the straight-through formula is from the page the paper cites; the "
+        "selected copy is trained"
     )
-    public_code = "no public code of it is known"
+    public_code = "no public code is known"
     Options = PartialFedAdaptiveOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
@@ -97,27 +99,26 @@ class PartialFedAdaptive(Method):
         if options.soft_finetune == "every" and options.sample != "soft":
             raise ConfigError("partialfed-adaptive: soft_finetune=every needs sample=soft")
         super().__init__(options, context)
-        self.groups: list[str] = []
-        self.segments: dict[str, int] = {}  # of each tensor the number of its group
+        model = context.backbone
+        groups = {} if model is None else tensor_groups(model, options.granularity, options.merged)
+        self.groups = list(groups)
+        self.segments = {name: number for number, names in enumerate(groups.values()) for name in names}
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """The values for Office-Home; on other data the learning rate by backbone."""
+        """Returns the paper's values for Office-Home; for other data the learning rate of the backbone."""
         return OFFICE_HOME if dataset == "office-home" else super().defaults(model, dataset)
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """Both copies start from W_0; the local one is what becomes of the client."""
-        groups = tensor_groups(backbone, self.options.granularity, self.options.merged)
-        self.groups = list(groups)
-        self.segments = {name: number for number, names in enumerate(groups.values()) for name in names}
+        """Returns both copies, which start from W_0, and the strategy; clients upload and keep the local copy."""
         return {
             "local": Part(deepcopy(backbone), upload_to="model"),
             "global_": Part(deepcopy(backbone), receive_from="model"),
-            "policy": personal(Policy(len(groups))),
+            "policy": personal(Policy(len(self.groups))),
         }
 
     def phases(self, round: int) -> list[Phase]:
-        """Model and strategy in turn, at the temperature of the round, then sampling."""
+        """Returns the phase that trains model and strategy in turn and samples W_t^c at its end."""
         o, tau = self.options, self.temperature(round)
         search = Phase(
             ("local", "global_", "policy"),
@@ -125,38 +126,38 @@ class PartialFedAdaptive(Method):
             self.context.local_epochs,
             rotation=(("local", "global_"),) * o.f_m + (("policy",),) * o.f_s,
             adam={"policy": o.policy_lr} if o.policy_optimizer == "adam" else {},
-            update_mask=partial(self.selected, tau=tau),
+            update_mask=partial(self.selected_copies, tau=tau),
             after=lambda client, _: self.sample(client),
         )
         return [search] if o.soft_finetune == "last" else [search, Phase(("local",), self.loss, 1)]
 
     def final_phases(self) -> list[Phase]:
-        """The fine-tune of the sampled model."""
+        """Returns the fine-tuning phase."""
         epochs = self.options.finetune_epochs
         return [Phase(("local",), self.loss, epochs)] if epochs else []
 
     def temperature(self, round: int) -> float:
-        """``tau_t``, t counted from 0."""
+        """Returns ``tau_t``, t = round - 1."""
         o, t = self.options, round - 1
         falling = o.tau_decay**t if o.annealing == "exponential" else 1 - t / self.context.rounds
         return float(max(o.tau * falling, o.tau_floor))
 
     def search_loss(self, client: Any, batch: Batch, tau: float) -> tuple[Tensor, Tensors]:
-        """``CE(W_b; batch)``; records alpha."""
-        u = choice(client.policy.logits, batch.seed, tau)
-        return cross_entropy(self.mixed(client, u, batch.x), batch.y), self.recorded(client)
+        """Returns ``CE(W_b; batch)``; records alpha."""
+        u = global_share(client.policy.logits, batch.seed, tau)
+        return cross_entropy(self.mixture_logits(client, u, batch.x), batch.y), self.recorded(client)
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """Cross entropy of the client's own model, for fine-tuning; records alpha."""
+        """Returns the cross entropy of the sampled model, for fine-tuning; records alpha."""
         return cross_entropy(self.predict(client, batch), batch.y), self.recorded(client)
 
     def recorded(self, client: Any) -> Tensors:
-        """The probability to load each group from the global model, and their mean."""
+        """Returns the probability of the global copy for each group, and their mean."""
         alpha = torch.softmax(client.policy.logits.detach(), dim=1)[:, 1]
         return {"alpha": alpha.mean(), **{f"alpha.{group}": alpha[g] for g, group in enumerate(self.groups)}}
 
-    def mixed(self, client: Any, u: Tensor, x: Tensor) -> Tensor:
-        """Logits of W_b; the running statistics of the selected copy are updated."""
+    def mixture_logits(self, client: Any, u: Tensor, x: Tensor) -> Tensor:
+        """Returns the logits of W_b, and updates the running statistics of the selected copies."""
         local, global_ = dict(client.local.named_parameters()), dict(client.global_.named_parameters())
         segments = [self.segments[name] for name in local]
         parameters = ops.mix(list(local.values()), list(global_.values()), u, segments, hard=True)
@@ -172,14 +173,14 @@ class PartialFedAdaptive(Method):
             theirs.copy_(torch.where(is_global, used[name], theirs))
         return logits
 
-    def selected(self, client: Tensors, seed: Tensor, tau: float) -> Tensors:
-        """Which parameters may move: those of the copy that the same draw selects in the loss."""
-        is_global = choice(client["policy.logits"], seed, tau) >= 0.5
+    def selected_copies(self, client: Tensors, seed: Tensor, tau: float) -> Tensors:
+        """Returns the update mask: the copy of each group that the same draw selects in the loss."""
+        is_global = global_share(client["policy.logits"], seed, tau) >= 0.5
         flags = {f"local.{name}": ~is_global[segment] for name, segment in self.segments.items()}
         return {**flags, **{f"global_.{name}": is_global[segment] for name, segment in self.segments.items()}}
 
     def sample(self, client: Tensors) -> Tensors:
-        """``W_t^c``; whole numbers cannot be mixed and come from the likelier copy."""
+        """Returns ``W_t^c``; integer tensors are taken from the copy with the larger alpha."""
         a, local, global_ = client["policy.logits"], part_of(client, "local"), part_of(client, "global_")
         likelier = a[:, 1] > a[:, 0]
         result = {n: torch.where(likelier[self.segments[n]], global_[n], mine) for n, mine in local.items()}
@@ -191,26 +192,29 @@ class PartialFedAdaptive(Method):
         return {f"local.{name}": value for name, value in result.items()}
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """``[b, C]`` logits of W^c."""
+        """Returns ``[b, C]`` logits of W^c."""
         logits: Tensor = client.local(batch.x)
         return logits
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor:
-        """``[b, C]`` logits of the average."""
+        """Returns ``[b, C]`` logits of the average."""
         logits: Tensor = server.model(batch.x)
         return logits
 
 
 class Policy(nn.Module):
-    """Holds a, ``[k, 2]``."""
+    """Holds the logits a, ``[k, 2]``."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.zeros(groups, 2))
 
 
-def choice(a: Tensor, seed: Tensor, tau: float) -> Tensor:
-    """``u[:, 1]``, ``[k]``: softmax of two columns is the sigmoid of their difference. From 0.5 on it means global."""
+def global_share(a: Tensor, seed: Tensor, tau: float) -> Tensor:
+    """Returns ``u[:, 1]``, ``[k]``; values from 0.5 on select the global copy.
+
+    The softmax over two columns is the sigmoid of their difference.
+    """
     uniform = ops.philox_uniform(seed, a.shape).to(a.dtype)
     noisy = a - torch.log(-torch.log(uniform))
     return torch.sigmoid((noisy[:, 1] - noisy[:, 0]) / tau)

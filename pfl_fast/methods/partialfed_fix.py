@@ -1,13 +1,13 @@
-"""PartialFed-Fix: clients upload everything, and load only a fixed part of the average.
+"""PartialFed-Fix: clients upload all tensors and load only a fixed part of the average.
 
-Symbols as in the paper; client c, round t, groups g of tensors, BatchNorm's running statistics among them:
+Symbols as in the paper; client c, round t, groups g of tensors, including BatchNorm's running statistics:
 
-    W_init[g] = W_t[g]        where A[g] = 1, the strategy
-                W_{t-1}^c[g]  where A[g] = 0: what the client itself had
+    W_init[g] = W_t[g]        where the strategy A[g] = 1
+                W_{t-1}^c[g]  where A[g] = 0
     W_t^c  = W_init after local training, kept and uploaded
     W_{t+1} = sum_c (n_c / n) W_t^c
 
-After the last round each client fine-tunes W_init on its own. The strategies are those of
+After the last round each client fine-tunes W_init. The strategies are those of
 :mod:`pfl_fast.methods.partialfed_strategies`.
 
 Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization", NeurIPS 2021.
@@ -25,7 +25,7 @@ from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
 PAPER = "Sun et al., PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization, NeurIPS 2021"
-# Of Office-Home, on which the paper uses ResNet-18.
+# The paper's values for ResNet-18 on Office-Home.
 OFFICE_HOME: Mapping[str, Any] = {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {
@@ -43,43 +43,43 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 class PartialFedFixOptions:
     """Options of PartialFed-Fix; the default strategy is the paper's best."""
 
-    strategy: str | Selector = option(  # noqa: RUF009 it makes a field
+    strategy: str | Selector = option(  # noqa: RUF009 returns a field
         "wo_bn_fc",
-        "what is loaded from the global model: full, s1 to s1-s4, fc, s4-fc to s2-fc, wo_bn, wo_bn_fc, blocks such as "
+        "tensors to load from the global model: full, s1 to s1-s4, fc, s4-fc to s2-fc, wo_bn, wo_bn_fc, blocks such as "
         "AaBb, wo_se, wo_se_bn, wo_fb, wo_fb_tb, or module:function",
     )
-    finetune_epochs: int = option(5, "epochs that each client trains alone after the last round", minimum=0)
+    finetune_epochs: int = option(5, "epochs of fine-tuning after the last round", minimum=0)
 
 
 class PartialFedFix(Method):
-    """All tensors are averaged, a fixed part of them is loaded."""
+    """All tensors are averaged; clients load a fixed part of them."""
 
     title = "PartialFed-Fix"
     paper = PAPER
-    summary = "everything is averaged, each client loads only a fixed part of it"
+    summary = "all tensors are averaged; each client loads only a fixed part of them"
     family = CHOSEN
-    reading = "Eq. 3's sentence rather than its formula: everything but the head is global"
-    public_code = "no public code of it is known"
+    reading = "Eq. 3 as its sentence says, not its formula: all tensors except the head are global"
+    public_code = "no public code is known"
     Options = PartialFedFixOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """The values for Office-Home; on other data the learning rate by backbone."""
+        """Returns the paper's values for Office-Home; for other data the learning rate of the backbone."""
         return OFFICE_HOME if dataset == "office-home" else super().defaults(model, dataset)
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """Extractor and head, of which the client keeps what the strategy does not load."""
-        persists = set(backbone.state_dict()) - loaded(self.options.strategy, backbone)
+        """Returns extractor and head; tensors that the strategy does not load are only uploaded."""
+        not_loaded = set(backbone.state_dict()) - loaded(self.options.strategy, backbone)
 
         def part(name: str) -> Part:
             prefix = name + "."
-            upload_only = [tensor.removeprefix(prefix) for tensor in persists if tensor.startswith(prefix)]
+            upload_only = [tensor.removeprefix(prefix) for tensor in not_loaded if tensor.startswith(prefix)]
             return shared(backbone.get_submodule(name), name, upload_only=upload_only)
 
         return {"extractor": part("extractor"), "head": part("head")}
 
     def final_phases(self) -> list[Phase]:
-        """The fine-tune, of all tensors."""
+        """Returns the fine-tuning phase."""
         epochs = self.options.finetune_epochs
         return [Phase(("extractor", "head"), self.loss, epochs)] if epochs else []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from pfl_fast.errors import ConfigError
 from pfl_fast.models import batch_norm_tensors
 
 Tensors = dict[str, Tensor]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Part:
             :meth:`~pfl_fast.methods.base.Method.mixture`.
         mixture_size: number of uploads a client downloads for its mixture; used to count traffic.
         until_round: last round in which the part is exchanged; None: every round.
+        client_values: initial values that differ between clients, ``[clients, *shape]`` by name inside the part.
+        on_server: True if the server has a copy of the initial values too, for ``predict_global``.
     """
 
     module: nn.Module
@@ -45,6 +49,8 @@ class Part:
     mixture_of: str | None = None
     mixture_size: int = 1
     until_round: int | None = None
+    client_values: Mapping[str, Tensor] = field(default_factory=dict)
+    on_server: bool = False
 
 
 def shared(module: nn.Module, name: str, recipients: str = "selected", upload_only: Iterable[str] = ()) -> Part:
@@ -131,6 +137,13 @@ def reinitialized(module: nn.Module) -> nn.Module:
                 "has no reset_parameters(); add one, or choose the option that starts all parts from the same values"
             )
     return module
+
+
+def without_values(module: Module) -> Module:
+    """Returns a copy on the meta device: modules, names and shapes, which take no memory."""
+    meta: dict[int, Any] = {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in module.parameters()}
+    meta |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
+    return deepcopy(module, meta)
 
 
 class Client(nn.Module):

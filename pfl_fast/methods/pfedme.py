@@ -1,10 +1,10 @@
-"""pFedMe: each client's own model theta is a proximal point of the shared one.
+"""pFedMe: the personal model theta of a client is a proximal point of the shared model w.
 
     theta ~ argmin CE(theta) + lam / 2 |theta - w|^2     k steps on each batch
     w <- w - eta lam (w - theta)                         after each batch
     w_g <- (1 - beta) w_g + beta sum_i (n_i / n) w_i
 
-theta starts each round from the received w, and is what the client predicts with.
+theta starts each round from the received w. A client predicts with theta.
 
 Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import BESIDE, Batch, Part, Phase, PhaseProgress, Tensors, part_of, personal
+from pfl_fast.methods.base import TWO_MODELS, Batch, Part, Phase, PhaseProgress, Tensors, part_of, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
@@ -28,39 +28,34 @@ PFLLIB_DECAY = 0.001
 class PFedMeOptions:
     """Options of pFedMe."""
 
-    lam: float = option(15.0, "how near theta is kept to w", minimum=0)
-    k: int = option(5, "steps of theta on each batch", minimum=1)
+    lam: float = option(15.0, "weight of the proximal term of theta towards w", minimum=0)
+    k: int = option(5, "steps of theta per batch", minimum=1)
     personal_lr: float = option(0.01, "learning rate of theta", minimum=0)
-    beta: float = option(1.0, "the server's step towards the clients' average", minimum=0)
-    compat: str = option("paper", "pfllib: theta decays by 0.001, as PFLlib has it", ["paper", "pfllib"])
+    beta: float = option(1.0, "step size of the server towards the average of the clients", minimum=0)
+    compat: str = option("paper", "pfllib: weight decay 0.001 for theta, as in PFLlib", ["paper", "pfllib"])
 
 
 class PFedMe(FedAvg):
-    """w is shared, theta personal."""
+    """Shared model w, personal model theta."""
 
     title = "pFedMe"
     paper = "Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020"
-    summary = "a personal model near the shared one, which follows the personal ones"
-    family = BESIDE
-    reading = "the run's momentum and weight decay act on theta; w takes over theta's BatchNorm statistics"
+    summary = "a personal model with a proximal term towards the shared one, which moves towards the personal ones"
+    family = TWO_MODELS
+    reading = "momentum and weight decay apply to theta; w copies theta's BatchNorm statistics"
     public_code = (
-        "PFLlib: beta is 0 by default, so that the server's model never moves; 0.001 theta is added to the gradient "
+        "PFLlib: beta is 0 by default, so the server's model never changes; 0.001 theta is added to the gradient "
         "(compat=pfllib)"
     )
     Options = PFedMeOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """w, and theta."""
-        self.parameters = {
-            f"{part}.{name}"
-            for part, module in (("extractor", backbone.extractor), ("head", backbone.head))
-            for name, _ in module.named_parameters()
-        }
+        """Returns w and theta."""
         theta = {"personal_extractor": personal(backbone.extractor), "personal_head": personal(backbone.head)}
         return {**super().parts(backbone), **theta}
 
     def phases(self, round: int) -> list[Phase]:
-        """k steps of theta on each batch, pulled to w, then one of w."""
+        """Returns one phase: on each batch k steps of theta with the proximal term, then one step of w."""
         o = self.options
         return [
             Phase(
@@ -71,41 +66,40 @@ class PFedMe(FedAvg):
                 proximal={"personal_extractor": ("extractor", o.lam), "personal_head": ("head", o.lam)},
                 repeats=o.k,
                 edit_gradients=decay if o.compat == "pfllib" else None,
-                after_batch=self.follow,
+                after_batch=self.step_shared,
             )
         ]
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
-        """By theta."""
+        """Returns the logits of theta."""
         logits: Tensor = client.personal_head(client.personal_extractor(batch.x))
         return logits
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """theta starts from w."""
+        """Returns w as the initial theta of the round."""
         return as_theta(client) if at == "start" else {}
 
-    def follow(self, client: Tensors, progress: PhaseProgress) -> Tensors:
-        """``w <- w - eta lam (w - theta)``; statistics are theta's."""
+    def step_shared(self, client: Tensors, progress: PhaseProgress) -> Tensors:
+        """Returns ``w - eta lam (w - theta)`` as the new w; its running statistics are theta's."""
         found = {}
         for name in as_theta(client):
             w, theta = name.removeprefix("personal_"), client[name]
-            found[w] = (
-                client[w] - progress.lr * self.options.lam * (client[w] - theta) if w in self.parameters else theta
-            )
+            step = progress.lr * self.options.lam * (client[w] - theta) if w in self.context.parameters else None
+            found[w] = theta if step is None else client[w] - step
         return found
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
-        """A step of size beta from the old model to the clients' average."""
+        """Returns the server's model after a step of size beta towards the average of the clients."""
         beta = self.options.beta
         average = super().aggregate(server, uploads, sizes)
         return {n: server[n].lerp(v, beta) if v.is_floating_point() else v for n, v in average.items()}
 
 
 def as_theta(client: Tensors) -> Tensors:
-    """The values of w, by the names of theta."""
+    """Returns the values of w, by the names of theta."""
     return {f"personal_{part}.{n}": v for part in ("extractor", "head") for n, v in part_of(client, part).items()}
 
 
 def decay(client: Tensors, gradients: Tensors) -> Tensors:
-    """``g + 0.001 theta``."""
+    """Returns ``g + 0.001 theta``."""
     return {name: gradient + PFLLIB_DECAY * client[name] for name, gradient in gradients.items()}

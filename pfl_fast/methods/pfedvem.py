@@ -1,4 +1,4 @@
-"""pFedVEM: each client's head is a distribution, and clients that are sure of theirs count more.
+"""pFedVEM: heads are distributions, and heads with a small variance weigh more in the average.
 
     q_i = N(m_i, diag sd_i^2),  sd_i = softplus(s_i)              posterior of head i; D numbers
     rho_i^2 = (sum sd_i^2 + |m_i - m_g|^2) / D                    variance of the prior N(m_g, rho_i^2 I)
@@ -6,7 +6,7 @@
     extractor:  min of (1/S) sum_k CE(z; W_k)
     m_g <- sum_i m_i / rho_i^2 / sum_i 1 / rho_i^2                extractor <- sum_i (n_i / n) extractor_i
 
-A client predicts by m_i.
+A client predicts with m_i.
 
 Zhu, Ma and Blaschko, "Confidence-Aware Personalized Federated Learning via Variational Expectation Maximization",
 CVPR 2023.
@@ -33,6 +33,7 @@ from pfl_fast.methods.base import (
     Part,
     PerSampleCache,
     Phase,
+    RunContext,
     Tensors,
     averaged,
     cross_entropy,
@@ -51,54 +52,57 @@ from pfl_fast.options import option
 class PFedVEMOptions:
     """Options of pFedVEM."""
 
-    samples: int = option(5, "S, heads that are drawn for each step", minimum=1)
+    samples: int = option(5, "number S of heads drawn per step", minimum=1)
     head_lr: float = option(0.001, "learning rate of the head", minimum=0)
-    head_epochs: int = option(20, "steps of the head in a round, each on all of the client's samples", minimum=1)
-    head_momentum: float = option(0.9, "momentum of the head's steps", minimum=0, maximum=0.9999)
-    init: str = option("normal", "m_g at first: standard normal, or the backbone's head", ["normal", "backbone"])
+    head_epochs: int = option(20, "steps of the head per round, each on all samples of the client", minimum=1)
+    head_momentum: float = option(0.9, "SGD momentum of the head", minimum=0, maximum=0.9999)
+    init: str = option("normal", "initial m_g: standard normal, or the backbone's head", ["normal", "backbone"])
 
 
 class PFedVEM(Method):
-    """The extractor is shared; heads are personal distributions with a shared prior."""
+    """Shared extractor; heads are personal distributions with a shared prior."""
 
     title = "pFedVEM"
     paper = "Zhu, Ma and Blaschko, Confidence-Aware Personalized Federated Learning, CVPR 2023"
-    summary = "shared extractor, personal heads as distributions; heads that are sure weigh more in their common prior"
+    summary = "shared extractor, heads as distributions; heads with a small variance weigh more in the shared prior"
     family = PARTS
-    reading = "as the authors' code: all clients train in every round, only those selected are averaged"
-    public_code = "the noise of the drawn heads; otherwise none that we know of"
+    reading = "as in the authors' code, all clients train in every round and only the selected ones are averaged"
+    public_code = "the random numbers of the drawn heads; no other difference is known"
     Options = PFedVEMOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "official": {"head_lr": 0.001, "head_epochs": 20, "lr": 0.01, "local_epochs": 5, "batch_size": 50}
     }
 
+    def __init__(self, options: PFedVEMOptions, context: RunContext) -> None:
+        super().__init__(options, context)
+        self.head_parameters = [name.removeprefix("head.") for name in context.parameters if name.startswith("head.")]
+
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Everybody trains, and receives the new extractor."""
+        """Returns the learning rate; all clients train and receive the new extractor."""
         return {**super().defaults(model, dataset), "train_all": True, "broadcast_to_all": True}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """Extractor; m_i and s_i; m_g; rho_i^2."""
+        """Returns extractor, m_i, s_i, m_g and rho_i^2."""
         mean = deepcopy(backbone.head)
         if self.options.init == "normal":
             for parameter in mean.parameters():
                 nn.init.normal_(parameter)
         spread = deepcopy(backbone.head)
         for parameter in spread.parameters():
-            nn.init.constant_(parameter, math.log(math.e - 1))  # its softplus is 1
-        self.names = [name for name, _ in mean.named_parameters()]
+            nn.init.constant_(parameter, math.log(math.e - 1))  # softplus of it is 1
         return {
             "extractor": shared(backbone.extractor, "extractor", recipients="all"),
             "head": Part(mean, upload_to="head"),
             "spread": personal(spread),
             "prior": frozen(mean, "head", recipients="all"),
-            "precision": round_buffer(Variance(), upload_to="precision"),
+            "variance": round_buffer(Variance(), upload_to="variance"),
         }
 
     def phases(self, round: int) -> list[Phase]:
-        """The head by all samples at once, on features that stay the same; then the extractor."""
+        """Returns a phase for the head, each step on all samples with cached features, then one for the extractor."""
         o = self.options
-        sgd = {"lr": o.head_lr, "momentum": o.head_momentum, "weight_decay": 0.0}  # the prior is their decay
+        sgd = {"lr": o.head_lr, "momentum": o.head_momentum, "weight_decay": 0.0}  # the prior replaces weight decay
         cached = {"features": PerSampleCache("extractor", features)}
         return [
             Phase(("head", "spread"), self.head_loss, o.head_epochs, cached, sgd=sgd, whole=True),
@@ -106,59 +110,59 @@ class PFedVEM(Method):
         ]
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """``rho_i^2``."""
+        """Returns ``rho_i^2``, kept for the round."""
         mean, prior, spread = (part_of(client, part) for part in ("head", "prior", "spread"))
-        squares = [F.softplus(spread[n]).square() + (mean[n] - prior[n]).square() for n in self.names]
+        squares = [F.softplus(spread[n]).square() + (mean[n] - prior[n]).square() for n in self.head_parameters]
         variance = torch.cat([square.flatten() for square in squares]).mean()
-        return {"precision.variance": variance} if at == "start" else {}
+        return {"variance.value": variance} if at == "start" else {}
 
     def head_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """Sum over samples of the cross entropy, and the distance to the prior."""
+        """Returns the cross entropy, summed over samples, plus the KL divergence from the prior."""
         loss = self.drawn_loss(client, batch.cached["features"], batch)
         return len(batch.y) * loss + self.divergence(client), {}
 
     def extractor_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
-        """Mean cross entropy."""
+        """Returns the mean cross entropy."""
         return self.drawn_loss(client, client.extractor(batch.x), batch), {}
 
     def drawn_loss(self, client: Any, z: Tensor, batch: Batch) -> Tensor:
-        """Mean over S drawn heads of the cross entropy."""
+        """Returns the mean cross entropy of S drawn heads."""
         mean, spread = dict(client.head.named_parameters()), dict(client.spread.named_parameters())
-        noise = {n: self.normal(batch.seed ^ (place + 1), mean[n]) for place, n in enumerate(self.names)}
+        noise = {n: self.normal(batch.seed ^ (index + 1), mean[n]) for index, n in enumerate(mean)}
         losses = []
         for k in range(self.options.samples):
-            head = {n: mean[n] + F.softplus(spread[n]) * noise[n][k] for n in self.names}
+            head = {n: mean[n] + F.softplus(spread[n]) * noise[n][k] for n in mean}
             losses.append(cross_entropy(functional_call(client.head, head, (z,)), batch.y))
         return torch.stack(losses).mean()
 
     def normal(self, seed: Tensor, like: Tensor) -> Tensor:
-        """S standard normal draws in the shape of ``like``."""
+        """Returns ``[S, *like.shape]`` standard normal numbers."""
         uniform = ops.philox_uniform(seed, (self.options.samples, *like.shape)).to(like.dtype)
         return math.sqrt(2) * torch.erfinv(2 * uniform - 1)
 
     def divergence(self, client: Any) -> Tensor:
-        """``KL(q_i || N(m_g, rho_i^2 I))``."""
-        variance = client.precision.variance
+        """Returns ``KL(q_i || N(m_g, rho_i^2 I))``."""
+        variance = client.variance.value
         total = torch.zeros_like(variance)
         means, priors, spreads = (dict(part.named_parameters()) for part in (client.head, client.prior, client.spread))
-        for name in self.names:
-            m, m_g, own = means[name], priors[name], F.softplus(spreads[name])
+        for name, m in means.items():
+            m_g, own = priors[name], F.softplus(spreads[name])
             distance = (own.square() + (m - m_g).square()) / (2 * variance)
             total = total + (variance.log() / 2 - own.log() + distance - 0.5).sum()
         return total
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
-        """Extractors by samples, heads by how sure they are."""
+        """Averages extractors by numbers of samples, heads by ``1 / rho_i^2``."""
         heads = {name: block for name, block in uploads.items() if name.startswith("head.")}
-        precision = 1 / uploads["precision.variance"].double()
+        precision = 1 / uploads["variance.value"].double()
         return {**super().aggregate(server, uploads, sizes), **averaged(heads, precision / precision.sum())}
 
 
 class Variance(nn.Module):
     """Holds rho_i^2."""
 
-    variance: Tensor
+    value: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("variance", torch.tensor(1.0))
+        self.register_buffer("value", torch.tensor(1.0))

@@ -1,4 +1,4 @@
-"""SCAFFOLD: clients correct their steps by how their gradients differ from everybody's.
+"""SCAFFOLD: control variates correct the gradients of each client towards the global gradient.
 
     y <- y - eta (g_i(y) - c_i + c)                     K steps, from y = x
     c_i+ = c_i - c + (x - y) / (K eta)
@@ -37,29 +37,28 @@ from pfl_fast.options import option
 class ScaffoldOptions:
     """Options of SCAFFOLD."""
 
-    server_lr: float = option(1.0, "eta_g, the server's step towards the mean of the clients", minimum=0)
+    server_lr: float = option(1.0, "server learning rate eta_g: step towards the mean of the clients", minimum=0)
 
 
 class Scaffold(FedAvg):
-    """Everything is shared; each client has a control variate c_i, the server c."""
+    """Shared extractor and head; each client has a control variate c_i, the server c."""
 
     title = "SCAFFOLD"
     paper = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020"
-    summary = "one model for all; control variates correct the drift of clients"
+    summary = "one model for all; control variates correct client drift"
     reading = (
-        "the second of the paper's two ways to renew c_i; means over clients are not weighted by samples, as in the "
-        "paper; the correction comes before weight decay and momentum"
+        "option II of the paper's two updates of c_i; means over clients are not weighted by samples, as in the paper; "
+        "gradients are corrected before weight decay and momentum"
     )
     public_code = (
-        "PFLlib: counts the steps of a full round also for clients that did fewer, and divides by the planned number "
-        "of clients when some are lost"
+        "PFLlib: K is the number of steps of a full round, also for clients with fewer, and sums are divided by the "
+        "planned number of clients when some are lost"
     )
     Options = ScaffoldOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
-        """FedAvg's; x; c_i, c, and what c_i changes by."""
+        """Returns FedAvg's parts, x, c_i, c and ``c_i+ - c_i``."""
         zeros = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
-        self.corrected = [name for name, _ in zeros.named_buffers()]
         return {
             **super().parts(backbone),
             "start": round_buffer(zeros),
@@ -69,33 +68,41 @@ class Scaffold(FedAvg):
         }
 
     def phases(self, round: int) -> list[Phase]:
-        """One phase, whose gradients are corrected."""
+        """Returns one phase with corrected gradients."""
         train = ("extractor", "head")
-        return [Phase(train, self.loss, self.context.local_epochs, edit_gradients=self.correct, after=self.renew)]
+        return [
+            Phase(
+                train,
+                self.loss,
+                self.context.local_epochs,
+                edit_gradients=self.correct_gradients,
+                after=self.update_control,
+            )
+        ]
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """x."""
-        return {f"start.{name}": client[name] for name in self.corrected} if at == "start" else {}
+        """Returns x, kept for the round."""
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
-    def correct(self, client: Tensors, gradients: Tensors) -> Tensors:
-        """``g - c_i + c``."""
-        mine, everyones = part_of(client, "control"), part_of(client, "global_control")
-        return {n: g - mine[n] + everyones[n] if n in mine else g for n, g in gradients.items()}
+    def correct_gradients(self, client: Tensors, gradients: Tensors) -> Tensors:
+        """Returns ``g - c_i + c``."""
+        c_i, c = part_of(client, "control"), part_of(client, "global_control")
+        return {n: g - c_i[n] + c[n] if n in c_i else g for n, g in gradients.items()}
 
-    def renew(self, client: Tensors, progress: PhaseProgress) -> Tensors:
-        """``c_i+``, and ``c_i+ - c_i = (x - y) / (K eta) - c``."""
+    def update_control(self, client: Tensors, progress: PhaseProgress) -> Tensors:
+        """Returns ``c_i+`` and ``c_i+ - c_i = (x - y) / (K eta) - c``."""
         found: Tensors = {}
-        walked = progress.steps * progress.lr
-        for name in self.corrected:
-            mean_gradient = torch.where(walked > 0, (client[f"start.{name}"] - client[name]) / walked, 0)
+        length = progress.steps * progress.lr
+        for name in self.context.exchanged_parameters:
+            mean_gradient = torch.where(length > 0, (client[f"start.{name}"] - client[name]) / length, 0)
             change = mean_gradient - client[f"global_control.{name}"]
             found[f"change.{name}"], found[f"control.{name}"] = change, client[f"control.{name}"] + change
         return found
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
-        """Plain means; c moves by the share of clients that were there."""
+        """Returns x and c; the mean change of c is scaled by the share of clients that uploaded."""
         means = averaged(uploads, torch.full_like(sizes, 1 / len(sizes)))
-        for name in self.corrected:
+        for name in self.context.exchanged_parameters:
             means[name] = server[name] + self.options.server_lr * (means[name] - server[name])
             share = len(sizes) / self.context.clients
             means[f"control.{name}"] = server[f"control.{name}"] + share * means[f"control.{name}"]

@@ -212,7 +212,7 @@ class PFedVEM(Federation):
     """``head`` is the posterior's mean, ``spread`` gives its deviation, ``prior`` is the server's head."""
 
     beside = ("spread", "prior")
-    hidden = ("precision.",)
+    hidden = ("variance.",)
 
     def receive(self, client, at_start=False):
         give(self.server["extractor"], client.modules["extractor"], self.policy)

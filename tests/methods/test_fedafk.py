@@ -121,10 +121,10 @@ def test_the_global_extractor_learns_from_the_random_head_alone(client):
 def test_the_reused_gradient_of_mu(client):
     """``<theta_i - theta_G, mu g_i + (1 - mu) g_G>`` for one parameter of two numbers."""
     _, method, _ = client
-    method.mixed = ["w"]
+    method.extractor_parameters = ["extractor.w"]
     tensors = {"extractor.w": torch.tensor([3.0, 1]), "global_extractor.w": torch.tensor([1.0, 2])}
     gradients = {"extractor.w": torch.tensor([4.0, 8]), "global_extractor.w": torch.tensor([8.0, 4])}
-    got = method.reuse_gradients({**tensors, "mixing.mu": torch.tensor(0.25)}, gradients)
+    got = method.mu_from_both_gradients({**tensors, "mixing.mu": torch.tensor(0.25)}, gradients)
     assert got.pop("mixing.mu").item() == 2 * (0.25 * 4 + 0.75 * 8) - 1 * (0.25 * 8 + 0.75 * 4)
     assert got == gradients
 

@@ -138,7 +138,7 @@ def test_the_copy_that_is_not_selected_is_not_touched():
     before = {name: t.clone() for name, t in tensors.items()}
     worker, step_settings = running.round.executor.workers[0], running.round.step_settings(1)
     seeds = [torch.tensor(worker.runner.noise(step_settings, 0, step)) for step in range(2)]
-    flags = [running.method.selected(before, seed, running.method.temperature(1)) for seed in seeds]
+    flags = [running.method.selected_copies(before, seed, running.method.temperature(1)) for seed in seeds]
     worker.trainer.train([0], tensors, [phase], step_settings)
     moved = {name for name, tensor in tensors.items() if not torch.equal(tensor, before[name])}
     for name in running.method.segments:

@@ -42,7 +42,7 @@ def test_what_the_head_phase_trains():
 
 def test_sure_clients_count_more_at_the_server():
     state = final("pfedvem", rounds=1, join_ratio=1.0, head_lr=0.01, **SHORT)
-    shares = torch.tensor([1 / state[f"client {i} precision.variance"].item() for i in range(5)]).double()
+    shares = torch.tensor([1 / state[f"client {i} variance.value"].item() for i in range(5)]).double()
     for name in ("weight", "bias"):
         heads = torch.stack([state[f"client {i} head.{name}"] for i in range(5)])
         mean = torch.einsum("i...,i->...", heads, shares / shares.sum())
@@ -54,7 +54,7 @@ def test_the_variance_is_that_of_the_posterior_about_the_prior():
     spread = torch.cat([F.softplus(t).flatten() for t in part_of(start, "spread", "client 0").values()])
     apart = distance(part_of(start, "head", "client 0"), part_of(start, "prior", "client 0"))
     expected = ((spread**2).sum() + apart**2) / spread.numel()
-    torch.testing.assert_close(state["client 0 precision.variance"], expected)
+    torch.testing.assert_close(state["client 0 variance.value"], expected)
 
 
 def test_the_mean_head_predicts():

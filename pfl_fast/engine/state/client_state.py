@@ -56,7 +56,8 @@ class ClientState:
     def start(self, client: int) -> Tensors:
         """Returns the initial stored tensors of a client."""
         seed = torch.tensor(key(self.seed, "initial", client))
-        values = {**self.part_table.common, **self.method.initial(self.part_table.common, client, seed)}
+        common = {**self.part_table.common, **self.part_table.initial_values(client)}
+        values = {**common, **self.method.initial(common, client, seed)}
         values.update(self.method.on_receive(values, at="start"))
         return {name: values[name] for name in self.blocks}
 

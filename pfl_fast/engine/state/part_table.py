@@ -93,11 +93,10 @@ class PartTable:
         for moment in ADAM:
             self.specs += [_optimizer_spec(moment, spec, False) for spec in trained if spec.part in adam]
         self.common: Tensors = {spec.key: spec.value for spec in self.specs}
-        self.server_parts = {p.upload_to: self._module(name) for name, p in parts.items() if p.upload_to}
+        uploaded = {p.upload_to: self._module(name) for name, p in parts.items() if p.upload_to}
+        self.server_parts = {**uploaded, **{name: self._module(name) for name, p in parts.items() if p.on_server}}
         self.server_common: Tensors = {
-            f"{name}.{key}": tensor
-            for name, module in self.server_parts.items()
-            for key, tensor in module.state_dict().items()
+            f"{name}.{key}": tensor for name, module in uploaded.items() for key, tensor in module.state_dict().items()
         }
         if server_state:
             self.server_common.update(server_state(self.server_common))
@@ -171,6 +170,14 @@ class PartTable:
         """Returns whether every client holds the server's values of ``parts`` after aggregation."""
         specs = [spec for spec in self.model_specs if spec.part in parts]
         return all(spec.to_all and spec.receive_from == spec.key for spec in specs)
+
+    def initial_values(self, client: int) -> Tensors:
+        """Returns the initial values of one client that differ from the common ones, by name."""
+        return {
+            f"{name}.{key}": values[client].to(self.common[f"{name}.{key}"])
+            for name, part in self.parts.items()
+            for key, values in part.client_values.items()
+        }
 
     def bytes_per_client(self) -> int:
         """Returns the size of a client's stored tensors."""
