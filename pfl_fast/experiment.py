@@ -19,6 +19,7 @@ from pfl_fast.engine.executor import Executor
 from pfl_fast.engine.local.single import Interrupted, LocalReport
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.metrics import find_metrics
 from pfl_fast.engine.results.records import Bests, RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.sampling import sample
@@ -76,6 +77,7 @@ class Experiment:
         self.kind = assembly.find_method(method)
         # Checked before any work, and once more when the data is known: the paper's values depend on the model.
         settings = assembly.resolve(self.kind, values, preset=preset).settings
+        self.metrics = find_metrics(settings.metrics, report)
         self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(settings, report)
         name = assembly.model_name(settings.model if isinstance(model, str) else model, self.dataset)
         resolved = assembly.resolve(self.kind, {**values, "model": name}, name, preset)
@@ -137,7 +139,9 @@ class Experiment:
             )
             state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder)
             devices = assembly.find_devices(s.device)
-            executor = Executor(s.executor, devices, s.workers, s.stack, self.part_table, self.method, self.data)
+            executor = Executor(
+                s.executor, devices, s.workers, s.stack, self.part_table, self.method, self.data, self.metrics
+            )
             self._stack.callback(executor.close)
             self._server = Server(s, self.part_table, self.method, self.data, state, executor, self._client_done)
         return self._server

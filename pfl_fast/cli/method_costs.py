@@ -67,7 +67,7 @@ def cost_of(method: str) -> Cost:
             record = experiment.server.round().values
     experiment.close()
     parameters = sum(p.numel() for p in build("cnn", input_shape=SHAPE, classes=CLASSES).parameters())
-    moved = (record["uploaded"] / CLIENTS, record["downloaded"] / CLIENTS)
+    moved = (record["uploaded_values"] / CLIENTS, record["downloaded_values"] / CLIENTS)
     return Cost(counter.get_total_flops() / CLIENTS, *moved, parameters)
 
 

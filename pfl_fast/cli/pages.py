@@ -112,7 +112,7 @@ def outcome(experiment: Experiment, folder: Path, seconds: float, command: Seque
     lines = [click.style(title, bold=True), *accuracy_table(summary)]
     if "seconds_per_round" in summary:
         width = BYTES[experiment.settings.dtype]
-        up, down = (summary[name] * width / 1e6 for name in ("uploaded", "downloaded"))
+        up, down = (summary[name] * width / 1e6 for name in ("uploaded_values", "downloaded_values"))
         lines.append(
             f"{summary['seconds_per_round']:.2f} s/round, {summary['samples_per_second']:,.0f} samples/s trained; "
             f"{up:,.1f} MB uploaded, {down:,.1f} MB downloaded by clients"
@@ -126,7 +126,7 @@ def outcome(experiment: Experiment, folder: Path, seconds: float, command: Seque
 
 def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
     """Best, last and mean of the last five, after aggregation, after local training, of the server's model."""
-    titles = {**ACCURACIES, "global_accuracy": "global model"}
+    titles = {**ACCURACIES, "test_accuracy_global": "global model"}
     rows = {title: summary[name] for name, title in titles.items() if name in summary}
     lines = [f"  {'test accuracy':22}{'best':>8} {'(round)':9}{'last':>8}{'last 5':>10}"]
     for title, row in rows.items():

@@ -24,7 +24,7 @@ from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.single import LocalReport, SingleTrainer
 from pfl_fast.engine.local.stacked import StackedTrainer
-from pfl_fast.engine.results.metrics import Score, score
+from pfl_fast.engine.results.metrics import Metric, Score, score
 from pfl_fast.engine.state.part_table import PartTable, TensorSpec
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.errors import ConfigError
@@ -39,10 +39,17 @@ class Worker:
     """One place where clients train and are tested: a device, modules, scratch memory."""
 
     def __init__(
-        self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device, stop: StopFlag
+        self,
+        part_table: PartTable,
+        method: Method,
+        data: FederatedData,
+        metrics: Mapping[str, Metric],
+        device: torch.device,
+        stop: StopFlag,
     ) -> None:
         self.part_table = part_table
         self.method = method
+        self.metrics = metrics
         self.data = data.to(device)
         self.device = device
         self.single = SingleTrainer(part_table, method, self.data, device, stop.is_set)
@@ -152,12 +159,12 @@ class Worker:
                 logits.append(predict(module, Batch(x, y, torch.tensor(noise, device=self.device))))
                 labels.append(y)
         if not labels:
-            return Score(0, 0, 0.0, None)
+            return Score(0, 0)
         outputs, targets = torch.cat(logits), torch.cat(labels)
         if whole_batches and len(targets) >= whole_batches:
             used = len(targets) // whole_batches * whole_batches
             outputs, targets = outputs[:used], targets[:used]
-        return score(outputs, targets)
+        return score(outputs, targets, self.metrics)
 
 
 class Trained:
@@ -177,6 +184,7 @@ class Executor:
         workers: how many threads on the CPU; 0: one per core.
         stack: most clients in one stack; 0: all of a worker's.
         layout, method, data: what to train.
+        metrics: metrics of the tests, by name.
     """
 
     def __init__(
@@ -188,6 +196,7 @@ class Executor:
         part_table: PartTable,
         method: Method,
         data: FederatedData,
+        metrics: Mapping[str, Metric],
     ) -> None:
         cpu = devices[0].type == "cpu"
         self.kind = kind if kind != "auto" else ("threads" if cpu else "batched")
@@ -198,7 +207,7 @@ class Executor:
             places = [devices[0]] * (workers or os.cpu_count() or 1)
         self.stop = StopFlag()
         self.stack = stack
-        self.workers = [Worker(part_table, method, data, place, self.stop) for place in places]
+        self.workers = [Worker(part_table, method, data, metrics, place, self.stop) for place in places]
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self.workers:
             self._idle.put(worker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import torch
 
@@ -121,13 +122,13 @@ class Server:
         watch.lap("aggregate")
         # 6. send
         self.state.send(cohort.receiving, self.tensors, number)
-        watch.lap("send")
+        watch.lap("distribute")
         # 7. test after aggregation
         work, self.unfinished, self.rounds_done = self.unfinished, Unfinished(), number
         self.last_uploads = work.uploads
         record = self.record(number, cohort, work, skipped)
-        watch.lap("evaluate")
-        return record.with_seconds(watch.laps, len(self.executor.workers))
+        watch.lap("test_aggregated")
+        return record.finish(watch.laps, len(self.executor.workers))
 
     # 1.
 
@@ -186,7 +187,9 @@ class Server:
         scores: dict[str, Score] = {}
         if not (report.problem and self.settings.on_nan == "skip"):
             at = "final_round" if self.is_final_round(number) else "after_local"
+            begin = perf_counter()
             scores = self.test(worker, report.client, tensors, number, at) if tests else {}
+            report.test_seconds = perf_counter() - begin
             self.keep(report.client, tensors, slots)
         self.unfinished.scores[report.client] = scores
         self.unfinished.reports[report.client] = report
@@ -280,8 +283,8 @@ class Server:
     def record(self, number: int, cohort: Cohort, work: Unfinished, skipped: list[int]) -> RoundRecord:
         """Everything that is known about a round; tests after aggregation are made here."""
         record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
-        record.local(work.reports, work.scores)
-        record.moved(self.part_table, cohort, self.data.clients, number)
+        record.add_local_results(work.reports, work.scores)
+        record.add_traffic(self.part_table, cohort, self.data.clients, number)
         if record.evaluated and self.settings.eval_at != "after_local" and not self.is_final_round(number):
             tested = cohort.training if self.settings.eval_clients == "selected" else range(self.data.clients)
             scores = self.evaluate(tested, number)
@@ -316,4 +319,4 @@ class Server:
         scores = self.evaluate(range(self.data.clients), 0)
         record.after_agg(scores)
         record.global_score(self.test_global(0, scores))
-        return record.with_seconds({}, 1)
+        return record.finish({}, 1)

@@ -41,5 +41,10 @@ class RoundSettings:
     eval_clients: str = option("all", "who is tested after aggregation", ["all", "selected"])
     eval_global: bool = option(True, "test the server's model, too, on all clients' samples, where there is one")
     eval_initial: bool = option(False, "test the untrained model too, as round 0")
+    metrics: tuple[str, ...] = option(
+        (),
+        "further metrics of the tests: balanced_accuracy, macro_f1, per_class_accuracy, or a function (logits, labels) "
+        "of yours as module:function; accuracy, loss and auc are always computed",
+    )
     drop_last_test: bool = option(False, "leave out test samples beyond a multiple of the batch size")
     dtype: str = option("float32", "of parameters and arithmetic", ["float32", "float64"])

@@ -44,7 +44,8 @@ class LocalReport:
         loss: mean over samples.
         recorded: the method's quantities, mean over samples.
         problem: what was first not finite, if anything.
-        data_seconds: spent on taking batches.
+        data_seconds: seconds spent on loading batches.
+        test_seconds: seconds spent on testing after local training; set by the caller.
     """
 
     client: int
@@ -54,6 +55,7 @@ class LocalReport:
     recorded: dict[str, float] = field(default_factory=dict)
     problem: str | None = None
     data_seconds: float = 0.0
+    test_seconds: float = 0.0
 
     def add(self, size: int, loss: float, recorded: dict[str, float]) -> None:
         """One step on ``size`` samples; means are taken as it goes."""

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any
 
 from pfl_fast.engine.results.listeners import Listener
-from pfl_fast.engine.results.records import RoundRecord
+from pfl_fast.engine.results.records import RoundRecord, with_current_names
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
 
@@ -175,14 +175,14 @@ class _disk_errors:  # noqa: N801 used like a function
 
 
 def read_metrics(file: Path, report: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The rounds of a run; a last line that was cut short is left out."""
+    """Returns the JSON objects of the rounds of a run, under current names; unreadable lines are left out."""
     rows: list[dict[str, Any]] = []
     if not file.exists():
         return rows
     for number, line in enumerate(file.read_text().splitlines(), 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            rows.append(with_current_names(json.loads(line)))
+        except (json.JSONDecodeError, AttributeError):
             report(f"{file}: line {number} cannot be read and is left out")
     return rows
 
