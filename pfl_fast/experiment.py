@@ -26,6 +26,7 @@ from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.server import Server
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.stopping import stop_on_signals
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS, Method
@@ -145,6 +146,16 @@ class Experiment:
             self._stack.callback(executor.close)
             self._server = Server(s, self.part_table, self.method, self.data, state, executor, self._client_done)
         return self._server
+
+    @property
+    def state(self) -> RunState:
+        """State of the server and the clients."""
+        return self.server.run_state
+
+    @property
+    def last_round(self) -> int:
+        """Number of the last round; the final phases of a method count as one round."""
+        return self.server.last_round
 
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pfl_fast.engine.local.single import LocalReport
-from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.records import RoundRecord
 
 FEW_LINES = 40  # a run that evaluates no more often than this gets a line for each
@@ -32,11 +32,11 @@ class Progress(Listener):
         self.accuracy: float | None = None
         self.best: float | None = None
 
-    def started(self, experiment: Any) -> None:
+    def started(self, run: RunView) -> None:
         """Takes over what a resumed run has reached already."""
-        self.rounds = experiment.server.last_round
-        self.begun_at, self.begun_from = self.clock(), experiment.server.rounds_done
-        for values in experiment.records:
+        self.rounds = run.last_round
+        self.begun_at, self.begun_from = self.clock(), run.state.rounds_done
+        for values in run.records:
             self.note_accuracy(values)
 
     def note_accuracy(self, values: dict[str, Any]) -> None:
@@ -64,12 +64,12 @@ class Lines(Progress):
         self.all_fit = True
         self.printed_at: float | None = None
 
-    def started(self, experiment: Any) -> None:
+    def started(self, run: RunView) -> None:
         """Counts the lines to come."""
-        super().started(experiment)
-        self.all_fit = self.rounds / experiment.settings.eval_every <= FEW_LINES
+        super().started(run)
+        self.all_fit = self.rounds / run.settings.eval_every <= FEW_LINES
 
-    def round_done(self, experiment: Any, record: RoundRecord) -> None:  # noqa: ARG002
+    def round_done(self, run: RunView, record: RoundRecord) -> None:  # noqa: ARG002
         """Prints the round if it is due; clients that were left out are always said."""
         self.note_accuracy(record.values)
         if record.skipped:
@@ -117,9 +117,9 @@ class Bar(Progress):
             transient=True,
         )
 
-    def started(self, experiment: Any) -> None:
+    def started(self, run: RunView) -> None:
         """Shows the bar."""
-        super().started(experiment)
+        super().started(run)
         self.task = self.bar.add_task("", total=self.rounds, round="", clients="", pace="", accuracy="", left="")
         self.show(self.begun_from)
         self.bar.start()
@@ -128,7 +128,7 @@ class Bar(Progress):
         """Moves on by a part of a round."""
         self.show(round - 1 + done / total, clients=f"client {done}/{total}")
 
-    def round_done(self, experiment: Any, record: RoundRecord) -> None:  # noqa: ARG002
+    def round_done(self, run: RunView, record: RoundRecord) -> None:  # noqa: ARG002
         """Shows what the round has reached."""
         self.note_accuracy(record.values)
         if record.values.get("samples_per_second"):

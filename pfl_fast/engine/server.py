@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
@@ -19,6 +19,7 @@ from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.engine.state.run_state import PartialRound, RunState
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Method, Tensors
 
@@ -31,15 +32,6 @@ class NotFinite(PflFastError):  # noqa: N818 says what it is
             f"round {round}, client {report.client}: {report.problem}. A smaller --lr usually helps; --on-nan skip "
             "leaves such a client out of the round, --on-nan report goes on regardless"
         )
-
-
-@dataclass
-class Unfinished:
-    """A round under way: which clients have trained. What they made of their state is in the state and the uploads."""
-
-    reports: dict[int, LocalReport] = field(default_factory=dict)
-    scores: dict[int, dict[str, Score]] = field(default_factory=dict)
-    uploads: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,14 +92,31 @@ class Server:
         self.part_table = part_table
         self.method = method
         self.data = data
-        self.state = state
         self.executor = executor
         self.on_client = on_client
         self.device = executor.workers[0].device
-        self.tensors: Tensors = {name: t.to(self.device) for name, t in part_table.new_server().items()}
-        self.rounds_done = 0
-        self.unfinished = Unfinished()
+        self.run_state = RunState({name: t.to(self.device) for name, t in part_table.new_server().items()}, state)
         self.last_uploads: Tensors = {}  # whose memory the next round's take: fresh pages cost as much as an average
+
+    @property
+    def tensors(self) -> Tensors:
+        """Server tensors."""
+        return self.run_state.server
+
+    @property
+    def state(self) -> ClientState:
+        """Stored tensors of the clients."""
+        return self.run_state.clients
+
+    @property
+    def rounds_done(self) -> int:
+        """Number of finished rounds."""
+        return self.run_state.rounds_done
+
+    @property
+    def unfinished(self) -> PartialRound:
+        """Results of the round under way."""
+        return self.run_state.unfinished
 
     def round(self) -> RoundRecord:
         """One round; if it is interrupted, clients that have trained need not train again."""
@@ -124,7 +133,7 @@ class Server:
         self.state.send(cohort.receiving, self.tensors, number)
         watch.lap("distribute")
         # 7. test after aggregation
-        work, self.unfinished, self.rounds_done = self.unfinished, Unfinished(), number
+        work = self.run_state.finish_round()
         self.last_uploads = work.uploads
         record = self.record(number, cohort, work, skipped)
         watch.lap("test_aggregated")
@@ -280,7 +289,7 @@ class Server:
 
         return dict(sorted(self.executor.run(clients, work)))
 
-    def record(self, number: int, cohort: Cohort, work: Unfinished, skipped: list[int]) -> RoundRecord:
+    def record(self, number: int, cohort: Cohort, work: PartialRound, skipped: list[int]) -> RoundRecord:
         """Everything that is known about a round; tests after aggregation are made here."""
         record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
         record.add_local_results(work.reports, work.scores)

@@ -90,12 +90,14 @@ class UserMetric:
             result = self.function(logits, labels)
             value = _as_value(result)
         except Exception as error:  # users' code may raise anything
-            return self._missing(f"{type(error).__name__}: {error}")
+            self._report(f"{type(error).__name__}: {error}")
+            return None
         if isinstance(value, float) and not math.isfinite(value):
-            return self._missing(f"its value is {value}")
+            self._report(f"its value is {value}")
+            return None
         return result
 
-    def _missing(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if not self._reported:
             self._reported = True
             self.report(f"metric {self.name!r}: {problem}; the value is missing in the results")
