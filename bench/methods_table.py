@@ -99,7 +99,7 @@ def train(method: str, settings: dict, chosen: argparse.Namespace, seed: int) ->
     evaluated = [r for r in experiment.records if r.get("test_accuracy_after_local") is not None]
     return {
         **summary,
-        "global_accuracy": next((r["global_accuracy"] for r in evaluated if r.get("global_accuracy")), None),
+        "global_accuracy": next((r["test_accuracy_global"] for r in evaluated if r.get("test_accuracy_global")), None),
     }
 
 
@@ -112,7 +112,7 @@ def row(method: str, summaries: list[dict]) -> str:
         return over_seeds([s[name]["last"] if name in s else None for s in summaries])
 
     seconds = fmean(s["seconds_per_round"] for s in summaries)
-    moved = fmean((s["uploaded"] + s["downloaded"]) * 4e-6 / s["rounds"] for s in summaries)
+    moved = fmean((s["uploaded_values"] + s["downloaded_values"]) * 4e-6 / s["rounds"] for s in summaries)
     accuracies = (last("test_accuracy_after_agg"), last("test_accuracy_after_local"))
     cells = (METHODS[method].title, *accuracies, over_seeds([s["global_accuracy"] for s in summaries]))
     return "| " + " | ".join([*cells, f"{seconds:.1f}", f"{moved:.1f}"]) + " |"

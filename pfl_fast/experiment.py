@@ -20,12 +20,14 @@ from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.metrics import find_metrics
 from pfl_fast.engine.results.records import Bests, RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.round import Round
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.stopping import stop_on_signals
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS, Method
@@ -78,6 +80,7 @@ class Experiment:
         self.report = report
         self.kind = assembly.find_method(method)
         resolved = resolved or assembly.resolve(self.kind, values, preset=preset)
+        self.metrics = find_metrics(resolved.settings.metrics, report)
         self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, report)
         name = assembly.model_name(resolved.settings.model if isinstance(model, str) else model, self.dataset)
         resolved = resolved.with_model(name)
@@ -139,10 +142,22 @@ class Experiment:
             )
             state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder)
             devices = assembly.find_devices(s.device)
-            executor = make_executor(s.executor, devices, s.workers, s.stack, self.part_table, self.method, self.data)
+            executor = make_executor(
+                s.executor, devices, s.workers, s.stack, self.part_table, self.method, self.data, self.metrics
+            )
             self._stack.callback(executor.close)
             self._round = Round(s, self.part_table, self.method, self.data, state, executor, self._client_done)
         return self._round
+
+    @property
+    def state(self) -> RunState:
+        """State of the server and the clients."""
+        return self.round.state
+
+    @property
+    def last_round(self) -> int:
+        """Number of the last round; the final phases of a method count as one round."""
+        return self.round.last_round
 
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.

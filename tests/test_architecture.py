@@ -78,6 +78,17 @@ def test_imports_point_one_way(file):
     assert names <= MAY_IMPORT[part] | {part}
 
 
+@pytest.mark.parametrize("file", sorted(PACKAGE.joinpath("engine").rglob("*.py")), ids=lambda f: f.name)
+def test_public_functions_of_the_engine_have_typed_parameters(file):
+    """``Any`` would let one layer use everything of another."""
+    functions = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.FunctionDef)]
+    for function in (f for f in functions if not f.name.startswith("_")):
+        arguments = function.args
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            annotation = argument.annotation
+            assert not (isinstance(annotation, ast.Name) and annotation.id == "Any"), (function.name, argument.arg)
+
+
 def test_importing_the_package_does_not_import_torch():
     """``pfl-fast --help`` and setup.py stay instant."""
     for name in ("__init__.py", "native/build.py", "cli/__init__.py", "cli/doctor.py", "cli/models.py", "paths.py"):

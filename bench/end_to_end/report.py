@@ -79,7 +79,7 @@ def rates(case: dict, side: str, peaks: dict) -> str:
     """Returns the speed of one side, in absolute numbers and as a fraction of the machine's, and its accuracy."""
     share = 100 * case["gflops"][side] / peaks["gemm_gflops"]
     moved = 8 * case["clients"] * case["parameters"] / 1e9  # each client's parameters, read once and written once
-    exchange = case["parts"][side]["aggregate"] + case["parts"][side]["send"]
+    exchange = case["parts"][side]["aggregate"] + case["parts"][side]["distribute"]
     facts = [
         f"{case['cores'][side]:.1f} cores",
         f"{case['samples_per_second'][side]:.0f} samples/s",

@@ -62,8 +62,8 @@ class Server:
             "data": data,
             "local": trained - begin - data,
             "aggregate": averaged - trained,
-            "send": sent - averaged,
-            "evaluate": tested - sent,
+            "distribute": sent - averaged,
+            "test_aggregated": tested - sent,
         }
         return {**scores, "seconds_by_part": parts}
 

@@ -113,7 +113,7 @@ def final_summary(experiment: Experiment, folder: Path, seconds: float, argument
     lines = [click.style(title, bold=True), *accuracy_table(summary)]
     if "seconds_per_round" in summary:
         width = BYTES[experiment.settings.dtype]
-        up, down = (summary[name] * width / 1e6 for name in ("uploaded", "downloaded"))
+        up, down = (summary[name] * width / 1e6 for name in ("uploaded_values", "downloaded_values"))
         lines.append(
             f"{summary['seconds_per_round']:.2f} s/round, {summary['samples_per_second']:,.0f} samples/s trained; "
             f"{up:,.1f} MB uploaded, {down:,.1f} MB downloaded by clients"
@@ -127,7 +127,7 @@ def final_summary(experiment: Experiment, folder: Path, seconds: float, argument
 
 def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
     """Returns best, last and mean of the last five accuracies: after aggregation, after local training, global."""
-    titles = {**ACCURACIES, "global_accuracy": "global model"}
+    titles = {**ACCURACIES, "test_accuracy_global": "global model"}
     rows = {title: summary[name] for name, title in titles.items() if name in summary}
     lines = [f"  {'test accuracy':22}{'best':>8} {'(round)':9}{'last':>8}{'last 5':>10}"]
     for title, row in rows.items():

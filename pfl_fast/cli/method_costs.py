@@ -65,7 +65,7 @@ def cost_of(name: str) -> Cost:
     record.add_traffic(example.part_table, record.cohort, CLIENTS, ROUND)
     with ops.use("reference"):  # native operators have no FLOP formulas
         flops = sum(example.phase_flops(phase) for phase in example.method.phases(ROUND)) + example.mixture_flops()
-    uploaded, downloaded = (record.values[name] / CLIENTS for name in ("uploaded", "downloaded"))
+    uploaded, downloaded = (record.values[name] / CLIENTS for name in ("uploaded_values", "downloaded_values"))
     return Cost(flops, uploaded, downloaded, example.parameters)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pfl_fast.engine.local.progress import LocalReport
-from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.records import RoundRecord
 
 MAX_LINES = 40  # runs with at most this many evaluations print a line for each
@@ -32,11 +32,11 @@ class Progress(Listener):
         self.accuracy: float | None = None
         self.best: float | None = None
 
-    def started(self, experiment: Any) -> None:
+    def started(self, run: RunView) -> None:
         """Starts from the rounds and accuracies that a resumed run already has."""
-        self.rounds = experiment.round.last_round
-        self.start_time, self.start_round = self.clock(), experiment.round.state.rounds_done
-        for values in experiment.records:
+        self.rounds = run.last_round
+        self.start_time, self.start_round = self.clock(), run.state.rounds_done
+        for values in run.records:
             self.update_accuracy(values)
 
     def update_accuracy(self, values: dict[str, Any]) -> None:
@@ -64,12 +64,12 @@ class Lines(Progress):
         self.prints_all = True
         self.printed_at: float | None = None
 
-    def started(self, experiment: Any) -> None:
+    def started(self, run: RunView) -> None:
         """Decides whether every evaluated round gets a line."""
-        super().started(experiment)
-        self.prints_all = self.rounds / experiment.settings.eval_every <= MAX_LINES
+        super().started(run)
+        self.prints_all = self.rounds / run.settings.eval_every <= MAX_LINES
 
-    def round_done(self, experiment: Any, record: RoundRecord) -> None:  # noqa: ARG002
+    def round_done(self, run: RunView, record: RoundRecord) -> None:  # noqa: ARG002
         """Prints the round if a line is due. Skipped clients are always printed."""
         self.update_accuracy(record.values)
         if record.skipped:
@@ -117,9 +117,9 @@ class Bar(Progress):
             transient=True,
         )
 
-    def started(self, experiment: Any) -> None:
+    def started(self, run: RunView) -> None:
         """Shows the bar."""
-        super().started(experiment)
+        super().started(run)
         self.task = self.bar.add_task("", total=self.rounds, round="", clients="", pace="", accuracy="", left="")
         self.show(self.start_round)
         self.bar.start()
@@ -128,7 +128,7 @@ class Bar(Progress):
         """Advances the bar by one client."""
         self.show(round - 1 + done / total, clients=f"client {done}/{total}")
 
-    def round_done(self, experiment: Any, record: RoundRecord) -> None:  # noqa: ARG002
+    def round_done(self, run: RunView, record: RoundRecord) -> None:  # noqa: ARG002
         """Updates accuracy and speed, and prints skipped clients."""
         self.update_accuracy(record.values)
         if record.values.get("samples_per_second"):

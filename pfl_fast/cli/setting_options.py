@@ -28,12 +28,12 @@ GROUPS: Mapping[str, Sequence[str]] = {
     ),
     "Rounds and evaluation": (
         "random_join", "client_dropout", "broadcast_to_all", "train_all", "on_nan", "eval_at", "eval_clients",
-        "eval_global", "eval_initial", "drop_last_test",
+        "eval_global", "eval_initial", "metrics", "drop_last_test",
     ),
     "Execution": ("workers", "stack", "state", "checkpoint_seconds"),
 }  # fmt: skip
 OPTION_ORDER = [name for names in GROUPS.values() for name in names]
-METAVARS = {"bool": None, "int": "INTEGER", "float": "NUMBER", "str": "TEXT", "tuple[str, ...]": "NAME=VALUE,..."}
+METAVARS = {"bool": None, "int": "INTEGER", "float": "NUMBER", "str": "TEXT", "tuple[str, ...]": "TEXT,..."}
 
 
 def setting_options(
@@ -61,7 +61,14 @@ def setting_option(setting: OptionInfo, show_default: bool) -> Callable[[Callabl
         return click.option(f"--{flag}/--no-{flag}", setting.name, default=None, help=help_text)
     choices = "|".join(str(choice).lower() for choice in setting.choices)
     metavar = choices or METAVARS[setting.type.removesuffix(" | None")]
+    if setting.type.startswith("tuple"):  # a list can be repeated, under its singular name
+        names = (f"--{flag.removesuffix('s')}", f"--{flag}", setting.name)
+        return click.option(*names, metavar=metavar, help=help_text, multiple=True, callback=_join)
     return click.option(f"--{flag}", setting.name, metavar=metavar, help=help_text)
+
+
+def _join(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> str | None:
+    return ",".join(values) or None
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Settings of the rounds: everything here changes results, and goes into the checkpoint."""
+"""Settings of the rounds. All of them determine the results and are saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -9,37 +9,45 @@ from pfl_fast.options import option
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """How rounds are run and measured."""
+    """Settings of local training, sampling of clients, and tests."""
 
-    rounds: int = option(100, "rounds of local training and aggregation", minimum=1)
-    local_epochs: int = option(1, "passes over a client's samples in a round", minimum=1)
+    rounds: int = option(100, "number of communication rounds", minimum=1)
+    local_epochs: int = option(1, "epochs of local training per round", minimum=1)
     lr: float = option(0.005, "learning rate", minimum=0)
-    lr_decay: float = option(1.0, "the learning rate is multiplied by it after each round", minimum=0, maximum=1)
-    momentum: float = option(0.0, "of SGD", minimum=0, maximum=0.9999)
-    weight_decay: float = option(0.0, "of SGD", minimum=0)
-    keep_momentum: bool = option(False, "a client keeps its momentum between rounds instead of starting from zero")
-    join_ratio: float = option(1.0, "share of clients in a round", minimum=0, maximum=1)
-    random_join: bool = option(False, "draw the number of clients anew in each round, between join_ratio and all")
-    client_dropout: float = option(0.0, "share of clients lost after training, before upload", minimum=0, maximum=1)
-    broadcast_to_all: bool = option(False, "all clients receive after each round, not only the selected ones")
-    train_all: bool = option(False, "all clients train in every round, only the selected ones are averaged")
+    lr_decay: float = option(1.0, "factor of the learning rate after each round", minimum=0, maximum=1)
+    momentum: float = option(0.0, "SGD momentum", minimum=0, maximum=0.9999)
+    weight_decay: float = option(0.0, "SGD weight decay", minimum=0)
+    keep_momentum: bool = option(False, "keep each client's momentum between rounds instead of starting from zero")
+    join_ratio: float = option(1.0, "fraction of clients per round", minimum=0, maximum=1)
+    random_join: bool = option(False, "draw the fraction of clients of each round between join_ratio and 1")
+    client_dropout: float = option(
+        0.0, "fraction of the selected clients that train but do not upload", minimum=0, maximum=1
+    )
+    broadcast_to_all: bool = option(False, "send the server's model to all clients after each round")
+    train_all: bool = option(False, "train all clients in every round, average only the selected ones")
     batch_norm: str = option(
         "auto",
-        "what of BatchNorm is exchanged: all, all but running statistics, nothing; auto: as the method has it",
+        "BatchNorm tensors to exchange: all (shared), all but running statistics, or none (personal); auto: the "
+        "method's default",
         ["auto", "shared", "params_shared_buffers_local", "personal"],
     )
-    seed: int = option(0, "of every draw", minimum=0)
+    seed: int = option(0, "random seed of the run", minimum=0)
     on_nan: str = option(
         "stop",
-        "when a client's loss or parameters are not finite: stop, skip the client in this round, or report and go on",
+        "if a client's loss or parameters are not finite: stop the run, skip the client in this round, or only report",
         ["stop", "skip", "report"],
     )
-    eval_every: int = option(1, "rounds from one evaluation to the next; the last round is always evaluated", minimum=1)
+    eval_every: int = option(1, "number of rounds between evaluations; the last round is always evaluated", minimum=1)
     eval_at: str = option(
-        "both", "when clients are tested: after aggregation, after local training", ["both", "after_agg", "after_local"]
+        "both", "test clients after aggregation, after local training, or both", ["both", "after_agg", "after_local"]
     )
-    eval_clients: str = option("all", "who is tested after aggregation", ["all", "selected"])
-    eval_global: bool = option(True, "test the server's model, too, on all clients' samples, where there is one")
-    eval_initial: bool = option(False, "test the untrained model too, as round 0")
-    drop_last_test: bool = option(False, "leave out test samples beyond a multiple of the batch size")
-    dtype: str = option("float32", "of parameters and arithmetic", ["float32", "float64"])
+    eval_clients: str = option("all", "clients to test after aggregation", ["all", "selected"])
+    eval_global: bool = option(True, "test the server's model on the test samples of all clients, if there is one")
+    eval_initial: bool = option(False, "test the untrained model as round 0")
+    metrics: tuple[str, ...] = option(
+        (),
+        "metrics besides accuracy, loss and auc: balanced_accuracy, macro_f1, per_class_accuracy, or your own function "
+        "(logits, labels) as module:function",
+    )
+    drop_last_test: bool = option(False, "leave out a last batch of test samples that is not full")
+    dtype: str = option("float32", "data type of parameters and arithmetic", ["float32", "float64"])

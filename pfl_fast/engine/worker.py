@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.single import SingleRunner, predictions
 from pfl_fast.engine.local.trainer import Runner, Trainer
-from pfl_fast.engine.results.metrics import Score, score
+from pfl_fast.engine.results.metrics import Metric, Score, score
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
@@ -49,6 +49,7 @@ class Worker:
         part_table: the part table.
         method: the method.
         data: client data.
+        metrics: metrics of the tests, by name.
         device: device of the worker.
         stop: asked between training steps; True ends the run.
     """
@@ -59,11 +60,13 @@ class Worker:
         part_table: PartTable,
         method: Method,
         data: FederatedData,
+        metrics: Mapping[str, Metric],
         device: torch.device,
         stop: Callable[[], bool],
     ) -> None:
         self.part_table = part_table
         self.method = method
+        self.metrics = metrics
         self.data = data.to(device)
         self.device = device
         self.single = SingleRunner(part_table, method, self.data, device)
@@ -98,7 +101,7 @@ class Worker:
             settings: settings of the test.
         """
         outputs = runner.logits(self.method.predict, clients, tensors, split, settings.noise)
-        return [_score(logits, labels, settings.whole_batches) for logits, labels in outputs]
+        return [self._score(logits, labels, settings.whole_batches) for logits, labels in outputs]
 
     def test_global(self, tensors: Tensors, settings: TestSettings) -> Score | None:
         """Returns the score of the server's model on the union of the clients' test samples.
@@ -115,13 +118,12 @@ class Worker:
             if self.method.predict_global(server, Batch(*first, torch.tensor(0, device=self.device))) is None:
                 return None
         outputs = predictions(self.method.predict_global, server, self.data, "test", None, settings.noise)
-        return _score(*outputs, 0)
+        return self._score(*outputs, 0)
 
-
-def _score(logits: Tensor, labels: Tensor, whole_batches: int) -> Score:
-    if len(labels) == 0:
-        return Score(0, 0, 0.0, None)
-    if whole_batches and len(labels) >= whole_batches:
-        used = len(labels) // whole_batches * whole_batches
-        logits, labels = logits[:used], labels[:used]
-    return score(logits, labels)
+    def _score(self, logits: Tensor, labels: Tensor, whole_batches: int) -> Score:
+        if len(labels) == 0:
+            return Score(0, 0)
+        if whole_batches and len(labels) >= whole_batches:
+            used = len(labels) // whole_batches * whole_batches
+            logits, labels = logits[:used], labels[:used]
+        return score(logits, labels, self.metrics)

@@ -19,7 +19,7 @@ def both(yardstick, ours):
     return {"yardstick": yardstick, "ours": ours}
 
 
-PARTS = {"data": 0.1, "local": 1.0, "aggregate": 0.25, "send": 0.25, "evaluate": 0.5}
+PARTS = {"data": 0.1, "local": 1.0, "aggregate": 0.25, "distribute": 0.25, "test_aggregated": 0.5}
 CASE = {
     "data": "real",
     "clients": 20,

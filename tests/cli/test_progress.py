@@ -19,7 +19,8 @@ class Clock:
 def experiment(rounds, done=0, eval_every=1, records=()):
     return SimpleNamespace(
         settings=SimpleNamespace(eval_every=eval_every),
-        server=SimpleNamespace(rounds_done=done, last_round=rounds),
+        state=SimpleNamespace(rounds_done=done),
+        last_round=rounds,
         records=list(records),
     )
 

@@ -40,6 +40,15 @@ def test_quiet_prints_one_line(cli):
     assert line.endswith("runs/local-synthetic-1")
 
 
+def test_metrics_can_be_repeated_and_separated_by_commas(cli):
+    Path("mine.py").write_text("def first_class(logits, labels):\n    return (labels == 0).double().mean()\n")
+    cli("train", "local", *SMALL, "--metric", "mine:first_class", "--metric", "macro_f1,balanced_accuracy")
+    last = read_rounds("runs/local-synthetic-1")[-1]
+    for name in ("first_class", "macro_f1", "balanced_accuracy"):
+        assert last[f"test_{name}_after_agg"] is not None
+    assert settings_of("runs/local-synthetic-1")["settings"]["metrics"][0] == "mine:first_class"
+
+
 def test_warning_about_stand_in_data_comes_before_and_after_training(cli, monkeypatch):
     from pfl_fast import assembly
     from pfl_fast.data.stand_in import stand_in

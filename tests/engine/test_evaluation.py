@@ -1,16 +1,20 @@
 """When and on what models are tested, and what becomes of the numbers."""
 
+import json
 import math
+from time import sleep
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.listeners import Listener
-from pfl_fast.engine.results.metrics import score
-from pfl_fast.engine.results.records import summarise_run
-from pfl_fast.engine.sampling import sample
+from pfl_fast.engine.results.metrics import METRICS, score
+from pfl_fast.engine.results.records import RoundRecord, summarise_run
+from pfl_fast.engine.results.run_folder import read_metrics
+from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.worker import TestSettings
 from pfl_fast.methods import METHODS
 from tests.engine import toys
@@ -81,8 +85,8 @@ def test_when_models_are_tested_does_not_change_what_they_learn():
 def test_eval_every_and_always_at_the_end(every, evaluated):
     with toys.ran("fedavg", rounds=5, eval_every=every) as running:
         assert [r["round"] for r in running.records] == [1, 2, 3, 4, 5]
-        for name in ("test_accuracy_after_agg", "test_accuracy_after_local", "test_auc"):
-            assert [r["round"] for r in running.records if r[name] is not None] == evaluated
+        for name in ("test_accuracy_after_agg", "test_auc_after_agg", "test_loss_after_local"):
+            assert [r["round"] for r in running.records if r.get(name) is not None] == evaluated
         assert all(r["train_loss"] is not None for r in running.records)
 
 
@@ -116,7 +120,7 @@ def test_validation_is_measured_apart():
 def test_no_tests_at_all():
     with toys.ran("fedavg", tests=0) as running:
         assert running.records[-1]["test_accuracy_after_agg"] is None
-        assert running.records[-1]["global_accuracy"] is None
+        assert running.records[-1]["test_accuracy_global"] is None
         assert running.records[-1]["train_loss"] is not None
         assert "test_accuracy_after_agg" not in running.summary()
 
@@ -125,10 +129,10 @@ def test_the_global_model_on_the_union_of_tests():
     with toys.ran("fedavg", tests=11) as running:
         x, y = running.data.take(running.data.union("test"))
         logits = running.client(0)(x).detach()
-        expected = score(logits, y)
+        expected = score(logits, y, METRICS)
         record = running.records[-1]
-        assert record["global_accuracy"] == pytest.approx(expected.accuracy)
-        assert record["test_loss"] == pytest.approx(float(F.cross_entropy(logits, y)))
+        assert record["test_accuracy_global"] == pytest.approx(expected.accuracy)
+        assert record["test_loss_after_agg"] == pytest.approx(float(F.cross_entropy(logits, y)))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_the_global_model_on_the_union_of_tests():
 )
 def test_who_has_a_global_model(method, values, there):
     with toys.ran(method, rounds=1, **values) as running:
-        assert (running.records[0]["global_accuracy"] is not None) == there
+        assert (running.records[0]["test_accuracy_global"] is not None) == there
 
 
 @pytest.mark.parametrize(("decay", "expected"), [(1.0, [0.1, 0.1, 0.1]), (0.5, [0.1, 0.05, 0.025]), (0.0, [0.1, 0, 0])])
@@ -165,8 +169,8 @@ def record(number, test=None, validation=None, **more):
         "samples": 10,
         "seconds": 2.0,
         "samples_per_second": 5.0,
-        "uploaded": 3,
-        "downloaded": 4,
+        "uploaded_values": 3,
+        "downloaded_values": 4,
         **more,
     }
 
@@ -186,7 +190,7 @@ def test_summary_by_hand():
         "validation_selected": 0.5,
         "validation_round": 2,
     }
-    assert (got["seconds_per_round"], got["uploaded"], got["downloaded"]) == (2.0, 24, 32)
+    assert (got["seconds_per_round"], got["uploaded_values"], got["downloaded_values"]) == (2.0, 24, 32)
 
 
 def test_summary_of_nothing_and_of_no_evaluation():
@@ -198,6 +202,11 @@ def test_summary_of_nothing_and_of_no_evaluation():
 
 def test_without_validation_nothing_is_chosen_by_it():
     assert "validation_selected" not in summarise_run([record(1, 0.5)], {}, {})["test_accuracy_after_agg"]
+
+
+def traffic(running):
+    """Returns the numbers of values uploaded and downloaded in the first round."""
+    return running.records[0]["uploaded_values"], running.records[0]["downloaded_values"]
 
 
 def size(module):
@@ -213,22 +222,23 @@ def test_numbers_moved(join):
     clients = math.floor(join * 5)
     for method, moved in {"fedper": extractor, "fedcp": whole + policy, "local": 0}.items():
         with toys.ran(method, join_ratio=join, rounds=1) as running:
-            got = running.records[0]["uploaded"], running.records[0]["downloaded"]
-            assert got == (clients * moved, clients * moved), method
+            assert traffic(running) == (clients * moved, clients * moved), method
     with toys.ran("fedavg", join_ratio=join, rounds=1) as running:
-        assert running.records[0]["uploaded"] == clients * whole
-        assert running.records[0]["downloaded"] == 5 * whole, "all are tested with the newest model"
+        assert traffic(running) == (clients * whole, 5 * whole), "all are tested with the newest model"
 
 
 def test_numbers_moved_when_more_receive_or_fewer_send():
     extractor = size(toys.plain().extractor)
     with toys.ran("fedper", join_ratio=0.4, broadcast_to_all=True, rounds=1) as running:
-        assert (running.records[0]["uploaded"], running.records[0]["downloaded"]) == (2 * extractor, 5 * extractor)
+        assert traffic(running) == (2 * extractor, 5 * extractor)
     with toys.ran("fedper", client_dropout=0.4, rounds=1) as running:
-        assert (running.records[0]["uploaded"], running.records[0]["downloaded"]) == (3 * extractor, 5 * extractor)
+        assert traffic(running) == (3 * extractor, 5 * extractor)
     with toys.ran("fedcp", join_ratio=0.4, extractor_to_all=True, rounds=1) as running:
         rest = size(toys.plain().head) + 80
-        assert running.records[0]["downloaded"] == 5 * extractor + 2 * rest
+        assert running.records[0]["downloaded_values"] == 5 * extractor + 2 * rest
+
+
+SECONDS = {"data", "local", "test_local", "aggregate", "distribute", "test_aggregated"}
 
 
 def test_what_is_recorded_of_a_round():
@@ -237,7 +247,7 @@ def test_what_is_recorded_of_a_round():
         assert first["samples"] == 2 * sum(toys.RAGGED)
         assert first["clients_trained"] == 5
         assert first["data"] == "synthetic"
-        assert set(first["seconds_by_part"]) == {"data", "local", "aggregate", "send", "evaluate"}
+        assert set(first["seconds_by_part"]) == SECONDS
         assert first["seconds"] == pytest.approx(sum(first["seconds_by_part"].values()))
         assert next(iter(first)) == "round"
         assert torch.tensor(first["train_loss"]).isfinite()
@@ -260,7 +270,7 @@ def test_each_clients_own_best_round_counts_beside_the_best_round_of_all():
     for name in ("test_accuracy_after_agg", "test_accuracy_after_local"):
         best = [max(clients[c][name] for clients in rows.rounds) for c in range(running.data.clients)]
         assert summary[name]["best_per_client"] == pytest.approx(sum(best) / len(best))
-    assert {"train_loss", "test_loss", "test_auc", "test_samples"} <= rows.rounds[0][0].keys()
+    assert {"train_loss", "test_loss_after_agg", "test_auc_after_local", "test_samples"} <= rows.rounds[0][0].keys()
     running.close()
 
 
@@ -273,11 +283,62 @@ def test_the_global_accuracy_is_that_of_the_servers_model(method, derived):
         run = running.round
         assert run.clients_predict_as_server == derived
         tested = run.executor.workers[0].test_global(run.state.server, TestSettings(seed=0, round=2))
-        assert running.records[-1]["global_accuracy"] == pytest.approx(tested.accuracy)
+        assert running.records[-1]["test_accuracy_global"] == pytest.approx(tested.accuracy)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcp"])
 def test_the_servers_model_is_not_tested_where_nobody_wants_to_know(method):
     with toys.ran(method, eval_global=False, tests=11) as running:
-        assert all(record["global_accuracy"] is None for record in running.records)
+        assert all(record["test_accuracy_global"] is None for record in running.records)
         assert all(record["test_accuracy_after_agg"] is not None for record in running.records)
+
+
+def slow_metric(*_):
+    sleep(0.02)
+    return 1.0
+
+
+@pytest.mark.parametrize("executor", ["sequential", "threads"])
+def test_tests_after_local_training_are_not_counted_as_training(executor):
+    """Five clients spend at least 0.1 s in the metric, together."""
+    metrics = "tests.engine.test_evaluation:slow_metric"
+    with toys.ran("fedavg", executor=executor, workers=2, metrics=metrics, rounds=3) as running:
+        for record in running.records[1:]:  # the first round warms up
+            seconds = record["seconds_by_part"]
+            workers = len(running.round.executor.workers)
+            assert seconds["test_local"] >= 0.1 / workers
+            training = record["seconds_by_part"]["data"] + seconds["local"]
+            assert record["samples_per_second"] == pytest.approx(record["samples"] / training)
+            assert record["seconds"] == pytest.approx(sum(seconds.values()))
+
+
+def test_a_resumed_round_never_counts_negative_seconds():
+    report = LocalReport(0, samples=4, steps=1, data_seconds=5.0, test_seconds=7.0)
+    round_record = RoundRecord(2, evaluated=True, cohort=Cohort([0], [0], [0]), skipped=[])
+    round_record.add_local_results({0: report}, {})
+    values = round_record.finish({"local": 2.0, "aggregate": 1.0}, 1).values
+    assert values["seconds_by_part"] == {"data": 0.0, "local": 0.0, "test_local": 2.0, "aggregate": 1.0}
+    assert (values["seconds"], values["samples_per_second"]) == (3.0, None)
+
+
+def test_requested_metrics_are_recorded_for_every_split_and_time():
+    names = ("macro_f1", "per_class_accuracy")
+    with toys.ran("fedper", tests=5, validation=4, metrics=names, rounds=1) as running:
+        record = running.records[0]
+        for split in ("test", "validation"):
+            for when in ("after_agg", "after_local"):
+                assert 0 <= record[f"{split}_macro_f1_{when}"] <= 1
+                assert len(record[f"{split}_per_class_accuracy_{when}"]) == toys.CLASSES
+        assert "test_balanced_accuracy_after_agg" not in record
+
+
+@pytest.mark.parametrize(
+    ("measured", "when"), [("test_accuracy_after_agg", "after_agg"), ("test_accuracy_after_local", "after_local")]
+)
+def test_records_of_old_runs_are_read_under_current_names(tmp_path, measured, when):
+    old = {"round": 1, measured: 0.5, "test_auc": 0.6, "test_loss": 2.0, "train_loss": 1.0, "global_accuracy": 0.4}
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(json.dumps({**old, "uploaded": 3, "downloaded": 4}) + "\n")
+    new = {f"test_auc_{when}": 0.6, f"test_loss_{when}": 2.0, "train_loss": 1.0, "test_accuracy_global": 0.4}
+    expected = {"round": 1, measured: 0.5, **new, "uploaded_values": 3, "downloaded_values": 4}
+    assert read_metrics(file, print) == [expected]

@@ -1,13 +1,24 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import f1_score, recall_score, roc_auc_score
 from sklearn.preprocessing import label_binarize
 
-from pfl_fast.engine.results.metrics import Score, last_mean, micro_auc, score, summarise
+from pfl_fast.engine.results.metrics import (
+    METRICS,
+    Score,
+    Summary,
+    find_metrics,
+    last_mean,
+    micro_auc,
+    score,
+    summarise,
+)
+from pfl_fast.errors import ConfigError
 
 
 def by_sklearn(probabilities, y):
@@ -47,43 +58,127 @@ def test_auc_without_a_value(probabilities):
     assert micro_auc(probabilities, torch.zeros(len(probabilities), dtype=torch.int64)) is None
 
 
+def measured(logits, labels, *names):
+    return score(logits, labels, find_metrics(names))
+
+
 def test_score_by_hand():
     logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], dtype=torch.float64)
-    got = score(logits, torch.tensor([0, 0, 1]))
+    got = measured(logits, torch.tensor([0, 0, 1]))
     losses = [math.log(1 + math.exp(-2)), math.log(1 + math.exp(1)), math.log(1 + math.exp(3))]
     assert (got.samples, got.correct, got.accuracy) == (3, 1, pytest.approx(1 / 3))
-    assert got.loss == pytest.approx(sum(losses) / 3)
+    assert got.loss == got.metrics["loss"] == pytest.approx(sum(losses) / 3)
+    assert list(got.metrics) == ["accuracy", "loss", "auc"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_logits_that_are_not_numbers_do_no_harm_and_no_good(value):
-    """A model that says NaN is not right, whatever the class."""
+def test_a_sample_whose_logits_are_not_finite_is_wrong(value):
     logits = torch.tensor([[value, value, value], [0.0, 1.0, 0.0]])
     for label in range(3):
-        got = score(logits, torch.tensor([label, 1]))
-        assert (got.correct, got.auc) == (1, None)
+        got = measured(logits, torch.tensor([label, 1]), *METRICS)
+        assert (got.correct, got.metrics["accuracy"], got.metrics["auc"]) == (1, 0.5, None)
+        assert got.metrics["per_class_accuracy"][1] == (0.5 if label == 1 else 1.0)
 
 
-def test_score_of_nothing():
-    got = score(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
-    assert (got.samples, got.correct, got.auc) == (0, 0, None)
-    assert math.isnan(got.loss)
+def test_score_without_samples():
+    got = measured(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), *METRICS)
+    assert (got.samples, got.correct, got.loss) == (0, 0, 0)
     assert math.isnan(got.accuracy)
+    assert got.metrics.pop("per_class_accuracy") == [None] * 3
+    assert set(got.metrics.values()) == {None}
+
+
+@given(st.integers(1, 40), st.integers(2, 7), st.integers(0, 1000))
+def test_metrics_by_class_equal_scikit_learn(count, classes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, classes, generator=generator)
+    y = torch.randint(classes, (count,), generator=generator)
+    got = measured(logits, y, "balanced_accuracy", "macro_f1", "per_class_accuracy").metrics
+    predicted = logits.argmax(1)
+    recalls = recall_score(y, predicted, labels=range(classes), average=None, zero_division=math.nan)
+    assert got["macro_f1"] == pytest.approx(f1_score(y, predicted, average="macro"))
+    assert got["per_class_accuracy"] == [None if math.isnan(r) else pytest.approx(r) for r in recalls]
+    assert got["balanced_accuracy"] == pytest.approx(np.nanmean(recalls))
+
+
+def top_2(logits, labels):
+    return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
+
+
+def raises(*_):
+    raise IndexError("no such class")
+
+
+def not_a_number(*_):
+    return math.nan
+
+
+def text(*_):
+    return "high"
+
+
+def auc(*_):
+    return 0.5
+
+
+HERE = "tests.engine.test_metrics"
+LOGITS, LABELS = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), torch.tensor([1, 2])
+
+
+def test_a_function_of_the_user():
+    assert measured(LOGITS, LABELS, f"{HERE}:top_2").metrics["top_2"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("raises", "IndexError: no such class"), ("not_a_number", "nan"), ("text", "ValueError")]
+)
+def test_a_metric_that_fails_is_reported_once_and_missing(name, message):
+    said = []
+    metrics = find_metrics([f"{HERE}:{name}"], said.append)
+    assert [score(LOGITS, LABELS, metrics).metrics[name] for _ in range(3)] == [None] * 3
+    assert len(said) == 1
+    assert name in said[0]
+    assert message in said[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("macro_f2", r"metrics: no metric 'macro_f2'; did you mean 'macro_f1'\?"),
+        ("kappa", "built in are accuracy, loss"),
+        ("no_such_module:f", "metrics 'no_such_module:f': cannot import"),
+        (f"{HERE}:top_3", "did you mean 'top_2'"),
+        (f"{HERE}:HERE", "must be a function"),
+        (f"{HERE}:auc", "rename it"),
+    ],
+)
+def test_an_unusable_metric_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        find_metrics([name])
 
 
 def test_both_reductions():
-    scores = [Score(10, 5, 1.0, 0.5), Score(30, 30, 2.0, None), Score(0, 0, math.nan, None), Score(40, 0, 0.5, 0.8)]
+    scores = [
+        Score(10, 5, {"loss": 1.0, "auc": 0.5, "per_class": [1.0, None, None]}),
+        Score(30, 30, {"loss": 2.0, "auc": None, "per_class": [0.0, 0.5, None]}),
+        Score(0, 0, {"loss": math.nan}),
+        Score(40, 0, {"loss": 0.5, "auc": 0.8, "per_class": None}),
+    ]
     got = summarise(scores)
     assert got.by_sample == pytest.approx(35 / 80)
     assert got.by_client == pytest.approx((0.5 + 1 + 0) / 3)
     assert got.spread == pytest.approx(math.sqrt((0 + 0.25 + 0.25) / 3))
-    assert got.loss == pytest.approx((10 + 60 + 20) / 80)
-    assert got.auc == pytest.approx((0.5 * 10 + 0.8 * 40) / 50)
+    assert got.metrics["loss"] == pytest.approx((10 + 60 + 20) / 80)
+    assert got.metrics["auc"] == pytest.approx((0.5 * 10 + 0.8 * 40) / 50)
+    assert got.metrics["per_class"] == [pytest.approx(10 / 40), 0.5, None]
 
 
-def test_reductions_of_nobody():
-    got = summarise([Score(0, 0, 0.0, None)])
-    assert (got.by_sample, got.by_client, got.spread, got.loss, got.auc) == (None,) * 5
+def test_a_metric_without_any_value_has_no_mean():
+    assert summarise([Score(1, 1, {"auc": None}), Score(2, 1, {"auc": None})]).metrics == {"auc": None}
+
+
+def test_reductions_without_samples():
+    assert summarise([Score(0, 0)]) == Summary(None, None, None, {})
 
 
 def test_last_mean():

@@ -170,7 +170,7 @@ def test_a_finale_is_one_more_round_in_which_all_train_and_nothing_is_averaged(v
         state, last = toys.state_of(running), running.records[-1]
         assert [r["round"] for r in running.records] == [1, 2, 3]
         assert last["clients_trained"] == 5
-        assert (last["uploaded"], last["samples"]) == (0, 2 * sum(toys.RAGGED))
+        assert (last["uploaded_values"], last["samples"]) == (0, 2 * sum(toys.RAGGED))
         assert last["test_accuracy_after_agg"] is None
         correct = 0
         for client in range(5):

@@ -107,7 +107,8 @@ def test_a_stop_while_clients_are_tested_waits_for_the_record(tmp_path, method):
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from pfl_fast.engine.state import checkpoint, run_folder
+from pfl_fast.engine.results import run_folder
+from pfl_fast.engine.state import checkpoint
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.methods import METHODS
 from tests.engine import toys
@@ -136,10 +137,10 @@ if where == "half a file":
         real(tensors, file)
     real, checkpoint.save_file = checkpoint.save_file, half
 if where == "between the files":
-    def digest(file):
+    def digest(*arguments):
         if experiment.round.state.rounds_done == 2:
             die()
-        return real(file)
+        return real(*arguments)
     real, checkpoint.digest = checkpoint.digest, digest
 if where == "before the checkpoint":
     def save(self, experiment):
@@ -300,3 +301,121 @@ def test_a_signal_ends_the_run_and_keeps_what_was_computed(tmp_path, number):
     whole = small()
     whole.run()
     assert same(everything(again), everything(whole))
+
+
+def checkpoint_files(folder):
+    newest = folder / "checkpoint" / "round-000003.json"
+    return newest, newest.with_suffix(".safetensors")
+
+
+def restored(folder):
+    """Rounds and tensors after restoring, and the messages."""
+    said = []
+    experiment = small()
+    checkpoint.restore(experiment.state, folder / "checkpoint", said.append)
+    result = experiment.state.rounds_done, everything(experiment), said
+    experiment.close()
+    return result
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    finished(folder / "run").close()
+    return folder / "run"
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["json", "tensors"])
+def test_any_damaged_byte_is_harmless_or_noticed(two_checkpoints, part):
+    """A changed byte either changes no content, such as white space, or the checkpoint before is used."""
+    file = checkpoint_files(two_checkpoints)[part]
+    content, (_, expected, _) = file.read_bytes(), restored(two_checkpoints)
+    state = small().state
+    positions = sorted({*range(0, len(content), max(1, len(content) // 60)), *range(0, min(200, len(content)), 7)})
+    try:
+        for position in positions:
+            for damaged in (bytes([content[position] ^ 1]), b"\xff", b"{", b""):
+                file.write_bytes(content[:position] + damaged + content[position + 1 :])
+                said = []
+                checkpoint.restore(state, two_checkpoints / "checkpoint", said.append)
+                if said:
+                    assert state.rounds_done == 2
+                    assert file.stem in said[0]
+                else:
+                    assert state.rounds_done == 3
+                    assert all(torch.equal(t, expected[f"server/{name}"]) for name, t in state.server.items())
+    finally:
+        file.write_bytes(content)
+
+
+def mutations(value, path=()):
+    """Paths to every value inside JSON content, itself excluded."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, child in children:
+        yield (*path, name)
+        yield from mutations(child, (*path, name))
+
+
+@pytest.fixture(scope="module")
+def stopped_midway(tmp_path_factory):
+    """A run whose newest checkpoint holds reports and scores of a round under way."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    experiment = small(out=folder, checkpoint_seconds=0)
+    experiment.listeners.append(StopAfter(experiment, 9))
+    with pytest.raises(Interrupted):
+        experiment.run()
+    experiment.close()
+    return folder
+
+
+@pytest.mark.parametrize("change", ["removed", "unknown", "null", "text", "list"])
+def test_any_changed_field_is_noticed(stopped_midway, change):
+    """Also where the digest is right, as if another version had written the file."""
+    file = stopped_midway / "checkpoint" / "round-000001-3.json"
+    text = file.read_text()
+    state = small().state
+    try:
+        for path in mutations(json.loads(text)):
+            for with_digest in (True, False):
+                meta = json.loads(text)
+                holder = meta
+                for step in path[:-1]:
+                    holder = holder[step]
+                if change == "removed":
+                    del holder[path[-1]]
+                elif change == "unknown" and isinstance(holder, dict):
+                    holder["unknown"] = 1
+                else:
+                    holder[path[-1]] = {"null": None, "text": "x", "list": [[]]}.get(change)
+                if with_digest:
+                    meta["digest"] = checkpoint.digest(file.with_suffix(".safetensors"), meta)
+                file.write_text(json.dumps(meta))
+                said = []
+                checkpoint.restore(state, file.parent, said.append)  # raises CheckpointError at most
+                if not with_digest:
+                    assert said or path == ("digest",) or meta == json.loads(text), path
+    finally:
+        file.write_text(text)
+
+
+def test_an_unknown_field_falls_back_with_a_message(stopped_midway):
+    file = stopped_midway / "checkpoint" / "round-000001-3.json"
+    text = file.read_text()
+    meta = json.loads(text)
+    next(iter(meta["reports"].values()))["temperature"] = 1.0
+    meta["digest"] = checkpoint.digest(file.with_suffix(".safetensors"), meta)
+    file.write_text(json.dumps(meta))
+    said, state = [], small().state
+    try:
+        checkpoint.restore(state, file.parent, said.append)
+    finally:
+        file.write_text(text)
+    assert "round-000001-3.json: cannot be used (TypeError" in said[0]
+    assert "temperature" in said[0]
+    assert (state.rounds_done, state.unfinished.reports) == (1, {})
+
+
+def test_other_files_in_the_folder_are_ignored(tmp_path):
+    finished(tmp_path / "run").close()
+    (tmp_path / "run" / "checkpoint" / "round-old.json").write_text("{}")
+    assert restored(tmp_path / "run")[0] == 3

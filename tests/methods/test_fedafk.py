@@ -163,7 +163,7 @@ def test_without_mixing_and_transfer_every_client_trains_alone_to_the_bit(model,
         toys.ran(LocalInTwoPhases, **values) as theirs,
     ):
         assert same(toys.state_of(mine), toys.state_of(theirs))
-        assert mine.records[-1]["uploaded"] == 0
+        assert mine.records[-1]["uploaded_values"] == 0
 
 
 def test_lam_of_zero_is_no_transfer_to_the_bit():
@@ -186,7 +186,7 @@ def test_only_the_extractor_travels_and_there_is_no_global_model():
         sent = {e.upload_to for e in running.part_table.uploaded}
         assert sent == {f"extractor.{name}" for name in toys.with_batch_norm().extractor.state_dict()}
         assert {e.receive_from for e in running.part_table.received} == sent
-        assert running.records[-1]["global_accuracy"] is None
+        assert running.records[-1]["test_accuracy_global"] is None
         rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
         common = running.part_table.common["head.weight"]
         assert all(torch.equal(row["random_head.weight"], common) for row in rows)

@@ -27,7 +27,7 @@ def test_the_fine_tuning_is_a_round_of_its_own_in_which_everybody_trains():
     with toys.ran("fedavg-ft", join_ratio=0.4) as running:
         assert [r["round"] for r in running.records] == [1, 2, 3]
         assert [r["clients_trained"] for r in running.records] == [2, 2, 5]
-        assert running.records[-1]["uploaded"] == 0
+        assert running.records[-1]["uploaded_values"] == 0
         weights = part_of(toys.state_of(running), "head", "client")
     assert len({tuple(t.flatten().tolist()) for name, t in weights.items() if name.endswith("weight")}) == 5
 

@@ -187,7 +187,7 @@ def test_noise_when_testing_is_there_only_if_asked_for_and_can_be_repeated():
     )
     assert differing(quiet, noisy) == set(), "testing does not change training"
     assert first == again
-    assert [r["test_loss"] for r in first] != [r["test_loss"] for r in without]
+    assert [r["test_loss_after_agg"] for r in first] != [r["test_loss_after_agg"] for r in without]
 
 
 def test_noise_when_testing_needs_the_gumbel_policy():

@@ -63,7 +63,7 @@ def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
     server = Client({**expected.server, "projector": running.part_table.server_parts["projector"]})
     got = running.method.predict_global(server, Batch(x, y, torch.tensor(0)))
     torch.testing.assert_close(got.detach(), logits, rtol=1e-6, atol=1e-6)
-    assert running.records[-1]["global_accuracy"] == pytest.approx((logits.argmax(1) == y).double().mean().item())
+    assert running.records[-1]["test_accuracy_global"] == pytest.approx((logits.argmax(1) == y).double().mean().item())
 
 
 def projections(**values):
@@ -133,7 +133,7 @@ def test_without_personal_extractor_and_projections_it_is_fedavg_to_the_bit():
         toys.ran("fedavg", **values) as theirs,
     ):
         assert same(toys.state_of(mine), toys.state_of(theirs))
-        assert [r["global_accuracy"] for r in mine.records] == [r["global_accuracy"] for r in theirs.records]
+        assert [r["test_accuracy_global"] for r in mine.records] == [r["test_accuracy_global"] for r in theirs.records]
 
 
 def test_only_generic_extractor_and_head_travel():
@@ -176,7 +176,7 @@ class Scale(torch.nn.Module):
 def test_everyone_trains_and_the_sampled_are_averaged():
     with toys.ran("fedios", join_ratio=0.4, **WIDE) as running:
         assert all(record["clients_trained"] == 5 for record in running.records)
-        assert running.records[0]["uploaded"] == 2 * sum(e.value.numel() for e in running.part_table.uploaded)
+        assert running.records[0]["uploaded_values"] == 2 * sum(e.value.numel() for e in running.part_table.uploaded)
     with toys.ran("fedios", join_ratio=0.4, train_all=False, **WIDE) as running:
         assert all(record["clients_trained"] == 2 for record in running.records)
 

@@ -38,5 +38,5 @@ def test_heads_are_one_and_extractors_stay_after_the_warm_up(warmup):
 
 def test_extractors_are_uploaded_in_the_warm_up_only():
     with toys.ran("lg-fedavg", warmup=1) as running:
-        first, second = (record["uploaded"] for record in running.records)
+        first, second = (record["uploaded_values"] for record in running.records)
     assert first > second > 0

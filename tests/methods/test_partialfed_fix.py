@@ -179,8 +179,8 @@ def test_what_is_not_loaded_is_the_clients_own():
         assert all(torch.equal(client.extractor[1].bias, server["extractor.1.bias"]) for client in mine)
         assert all(not torch.equal(client.head.bias, server["head.bias"]) for client in mine)
         uploaded = sum(t.numel() for t in server.values())
-        assert running.records[0]["uploaded"] == len(mine) * uploaded
-        assert running.records[0]["downloaded"] == len(mine) * server["extractor.1.bias"].numel()
+        assert running.records[0]["uploaded_values"] == len(mine) * uploaded
+        assert running.records[0]["downloaded_values"] == len(mine) * server["extractor.1.bias"].numel()
 
 
 def test_the_fine_tune_changes_clients_and_nothing_before_it():
@@ -189,7 +189,7 @@ def test_the_fine_tune_changes_clients_and_nothing_before_it():
         assert len(tuned.records) == 3
         assert toys.numbers_of(without)[0] == toys.numbers_of(tuned)[0]
         assert tuned.records[2]["samples"] == 3 * sum(toys.RAGGED)
-        assert tuned.records[2]["uploaded"] == 0
+        assert tuned.records[2]["uploaded_values"] == 0
         changed = toys.differences(clients_of(without), clients_of(tuned), 1e-9)
         assert len(changed) == len(toys.RAGGED) * 4
 

@@ -48,7 +48,7 @@ def test_clients_are_tested_as_local_training_leaves_them(method):
     untrained = toys.experiment(method, **values)
     Tested(method, untrained).rounds()
     with toys.ran(method, **values) as running:
-        assert running.records[-1]["test_loss"] == pytest.approx(sum(tests.values()) / len(tests), rel=1e-6)
+        assert running.records[-1]["test_loss_after_agg"] == pytest.approx(sum(tests.values()) / len(tests), rel=1e-6)
 
 
 @pytest.mark.parametrize("method", SHARED)
@@ -65,10 +65,10 @@ def test_the_servers_model_is_its_head_on_its_extractor(method):
     }
     model = toys.plain().double()
     model.load_state_dict(server)
-    assert record["global_accuracy"] == (model(x).argmax(1) == y).double().mean().item()
+    assert record["test_accuracy_global"] == (model(x).argmax(1) == y).double().mean().item()
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedamp", "fedrep", "fedfomo", "lg-fedavg", "fedbabu"])
 def test_without_a_whole_model_the_server_is_not_tested(method):
     with toys.ran(method) as running:
-        assert running.records[0]["global_accuracy"] is None
+        assert running.records[0]["test_accuracy_global"] is None

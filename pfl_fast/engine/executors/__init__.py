@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -11,6 +11,7 @@ from pfl_fast.engine.executors.base import Executor
 from pfl_fast.engine.executors.batched import BatchedExecutor
 from pfl_fast.engine.executors.sequential import SequentialExecutor
 from pfl_fast.engine.executors.threads import ThreadsExecutor
+from pfl_fast.engine.results.metrics import Metric
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Method
 
@@ -29,7 +30,8 @@ def make_executor(
     part_table: PartTable,
     method: Method,
     data: FederatedData,
+    metrics: Mapping[str, Metric],
 ) -> Executor:
     """Returns the executor ``name``; ``"auto"`` is threads on the CPU and batched on GPUs."""
     default = ThreadsExecutor if devices[0].type == "cpu" else BatchedExecutor
-    return EXECUTORS.get(name, default)(devices, workers, stack, part_table, method, data)
+    return EXECUTORS.get(name, default)(devices, workers, stack, part_table, method, data, metrics)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from queue import SimpleQueue
 from typing import ClassVar, TypeVar
@@ -13,6 +13,7 @@ import torch
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.local.trainer import Runner
+from pfl_fast.engine.results.metrics import Metric
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.worker import Worker
@@ -32,6 +33,7 @@ class Executor(ABC):
         part_table: the part table.
         method: the method.
         data: client data.
+        metrics: metrics of the tests, by name.
 
     Attributes:
         name: name of the executor in settings and results.
@@ -51,11 +53,12 @@ class Executor(ABC):
         part_table: PartTable,
         method: Method,
         data: FederatedData,
+        metrics: Mapping[str, Metric],
     ) -> None:
         self.stack = stack
         self.stop = StopFlag()
         self.workers = [
-            Worker(self.runner_class, part_table, method, data, device, self.stop.is_set)
+            Worker(self.runner_class, part_table, method, data, metrics, device, self.stop.is_set)
             for device in self.places(devices, workers)
         ]
         self._idle: SimpleQueue[Worker] = SimpleQueue()
@@ -101,8 +104,9 @@ class PooledExecutor(Executor):
         part_table: PartTable,
         method: Method,
         data: FederatedData,
+        metrics: Mapping[str, Metric],
     ) -> None:
-        super().__init__(devices, workers, stack, part_table, method, data)
+        super().__init__(devices, workers, stack, part_table, method, data, metrics)
         self._pool = ThreadPoolExecutor(len(self.workers), "pfl-fast", initializer=self.start_thread)
 
     def start_thread(self) -> None:

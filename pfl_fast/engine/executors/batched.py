@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.executors.base import PooledExecutor
 from pfl_fast.engine.local.stacked import StackedRunner
+from pfl_fast.engine.results.metrics import Metric
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Client, Method
@@ -31,9 +32,10 @@ class BatchedExecutor(PooledExecutor):
         part_table: PartTable,
         method: Method,
         data: FederatedData,
+        metrics: Mapping[str, Metric],
     ) -> None:
         _refuse_unstackable(part_table.client)
-        super().__init__(devices, workers, stack, part_table, method, data)
+        super().__init__(devices, workers, stack, part_table, method, data, metrics)
 
     def units(self, clients: Sequence[int]) -> list[list[int]]:
         """Splits clients, the most expensive first, into one or more stacks per worker."""

@@ -1,27 +1,79 @@
-"""What happens in a run, and who wants to know: the loop knows none of them by name."""
+"""Events of a run. The round loop calls listeners without knowing their classes."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
+from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.local.progress import LocalReport
-from pfl_fast.engine.results.records import RoundRecord
+from pfl_fast.engine.results.metrics import Metric
+from pfl_fast.engine.results.records import Bests, RoundRecord
+from pfl_fast.engine.settings import RoundSettings
+from pfl_fast.engine.state.run_state import RunState
+
+
+class RunView(Protocol):
+    """The parts of a run that listeners and the run folder use."""
+
+    @property
+    def settings(self) -> RoundSettings:
+        """Settings of the rounds."""
+        ...
+
+    @property
+    def data(self) -> FederatedData:
+        """Samples of the clients."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Metrics of the tests, by name."""
+        ...
+
+    @property
+    def state(self) -> RunState:
+        """State of the server and the clients."""
+        ...
+
+    @property
+    def last_round(self) -> int:
+        """Number of the last round; the final phases of a method count as one round."""
+        ...
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """JSON objects of the finished rounds."""
+        ...
+
+    @property
+    def bests(self) -> Bests:
+        """Best accuracies of each client."""
+        ...
+
+    def result_settings(self) -> dict[str, Any]:
+        """Returns all settings and options that determine the results."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the summary of the finished rounds."""
+        ...
 
 
 class Listener:
-    """Overrides what it wants to hear about."""
+    """Base class of listeners; a subclass overrides the events it needs."""
 
-    def started(self, experiment: Any) -> None:
-        """Before the first round, or the first one after resuming."""
+    def started(self, run: RunView) -> None:
+        """Called before the first round, or the first round after resuming."""
 
     def client_done(self, round: int, done: int, total: int, report: LocalReport) -> None:
-        """A client has trained: ``done`` of ``total`` in this round."""
+        """Called when a client has trained, the ``done``-th of ``total`` in this round."""
 
-    def round_done(self, experiment: Any, record: RoundRecord) -> None:
-        """A round is over."""
+    def round_done(self, run: RunView, record: RoundRecord) -> None:
+        """Called after each round."""
 
-    def interrupted(self, experiment: Any) -> None:
-        """The run ends before its time, by a signal or an error; state is as after the last client that trained."""
+    def interrupted(self, run: RunView) -> None:
+        """Called when a signal or an error ends the run early; the state includes every client that has trained."""
 
-    def finished(self, experiment: Any) -> None:
-        """All rounds are done."""
+    def finished(self, run: RunView) -> None:
+        """Called after the last round."""

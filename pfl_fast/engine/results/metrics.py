@@ -1,64 +1,180 @@
-"""What is measured on a client's samples, and how clients' numbers become one."""
+"""Metrics of a model on a client's samples, and their mean over clients.
+
+A metric is a function ``(logits [n, C], labels [n]) -> value``. The value is a number, a 1-d tensor with one number per
+class (NaN: no value), or None without a value. :data:`METRICS` holds the built-in ones; ``--metric module:function``
+adds a user's.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from statistics import fmean, pstdev
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from pfl_fast.errors import ConfigError, did_you_mean
+from pfl_fast.models import find_object
+
+Metric = Callable[[Tensor, Tensor], float | Tensor | None]
+Value = float | list[float | None] | None  # a metric's value as JSON holds it
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float | None:
+    """Fraction of samples whose largest logit is that of their label; logits that are not finite are wrong."""
+    return int((_predictions(logits) == labels).sum()) / len(labels) if len(labels) else None
+
+
+def loss(logits: Tensor, labels: Tensor) -> float | None:
+    """Mean cross entropy."""
+    return float(F.cross_entropy(logits.double(), labels)) if len(labels) else None
+
+
+def auc(logits: Tensor, labels: Tensor) -> float | None:
+    """Micro-averaged area under the ROC curve of the softmax probabilities, see :func:`micro_auc`."""
+    return micro_auc(logits.softmax(dim=1), labels)
+
+
+def balanced_accuracy(logits: Tensor, labels: Tensor) -> float | None:
+    """Mean recall of the classes that occur in the labels."""
+    recalls = per_class_accuracy(logits, labels)
+    return float(recalls.nanmean()) if len(labels) else None
+
+
+def macro_f1(logits: Tensor, labels: Tensor) -> float | None:
+    """Mean F1 score of the classes that occur in the labels or the predictions."""
+    correct, actual = _class_counts(logits, labels)
+    predictions = _predictions(logits)
+    predicted = predictions[predictions >= 0].bincount(minlength=logits.shape[1])
+    return float((2 * correct.double() / (actual + predicted)).nanmean()) if len(labels) else None
+
+
+def per_class_accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """``[C]`` recall of every class; NaN for classes that do not occur in the labels."""
+    correct, actual = _class_counts(logits, labels)
+    return correct.double() / actual
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "loss": loss,
+    "auc": auc,
+    "balanced_accuracy": balanced_accuracy,
+    "macro_f1": macro_f1,
+    "per_class_accuracy": per_class_accuracy,
+}
+ALWAYS = ("accuracy", "loss", "auc")  # computed in every run; the others on request
+_BUILT_IN = frozenset(METRICS)
+
+
+class UserMetric:
+    """Calls a user's metric. Its errors never end the run: the first one is reported, and the value is missing.
+
+    Args:
+        name: name of the metric in the results.
+        function: the metric.
+        report: receives the message.
+    """
+
+    def __init__(self, name: str, function: Metric, report: Callable[[str], None]) -> None:
+        self.name, self.function, self.report = name, function, report
+        self._reported = False
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> float | Tensor | None:
+        """Returns the value, or None after an exception or if the value is not finite."""
+        try:
+            result = self.function(logits, labels)
+            value = _as_value(result)
+        except Exception as error:  # users' code may raise anything
+            self._report(f"{type(error).__name__}: {error}")
+            return None
+        if isinstance(value, float) and not math.isfinite(value):
+            self._report(f"its value is {value}")
+            return None
+        return result
+
+    def _report(self, problem: str) -> None:
+        if not self._reported:
+            self._reported = True
+            self.report(f"metric {self.name!r}: {problem}; the value is missing in the results")
+
+
+def find_metrics(names: Iterable[str], report: Callable[[str], None] = print) -> dict[str, Metric]:
+    """Returns the metrics of a run by name: those of every run, and the requested ones.
+
+    Args:
+        names: keys of :data:`METRICS`, or ``"module:function"``, recorded under the function's name.
+        report: receives the first error of each user's metric.
+    """
+    found = {name: METRICS[name] for name in ALWAYS}
+    for path in dict.fromkeys(names):
+        function = METRICS.get(path)
+        if function is None and ":" not in path:
+            hint = did_you_mean(path, METRICS) or f"; built in are {', '.join(METRICS)}"
+            raise ConfigError(f"metrics: no metric {path!r}{hint}; write your own as 'module:function'")
+        name = path.replace(":", ".").rpartition(".")[2]
+        if function is None:
+            function = find_object(path, "metrics")
+            if not callable(function):
+                raise ConfigError(f"metrics: {path!r} must be a function (logits, labels), got {function!r}")
+            if name in found or name in METRICS:
+                raise ConfigError(f"metrics: the name of {path!r} is already that of another metric; rename it")
+        found[name] = function if path in _BUILT_IN else UserMetric(name, function, report)
+    return found
+
 
 @dataclass(frozen=True)
 class Score:
-    """A model's result on some samples.
+    """Result of a model on a set of samples.
 
     Attributes:
-        samples: how many.
-        correct: of them.
-        loss: mean cross entropy.
-        auc: area under the ROC curve over all (sample, class) pairs; None where it has no value.
+        samples: number of samples.
+        correct: number of correctly classified samples.
+        metrics: values by name of the metric.
     """
 
     samples: int
     correct: int
-    loss: float
-    auc: float | None
+    metrics: dict[str, Value] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
-        """Share of correct samples."""
+        """Fraction of correct samples; NaN without samples."""
         return self.correct / self.samples if self.samples else math.nan
+
+    @property
+    def loss(self) -> float:
+        """Mean cross entropy; 0 without samples."""
+        value = self.metrics.get("loss")
+        return value if isinstance(value, float) else 0.0
+
+
+def score(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> Score:
+    """Evaluates ``[n, C]`` logits against ``[n]`` labels; logits may hold NaN or infinite values."""
+    correct = int((_predictions(logits) == labels).sum())
+    return Score(len(labels), correct, {name: _as_value(metric(logits, labels)) for name, metric in metrics.items()})
 
 
 def pooled(scores: Sequence[Score]) -> Score:
-    """One score of all samples together; their AUC cannot be had from the parts.
+    """Returns accuracy and loss on the union of all samples; other metrics do not follow from their parts.
 
-    >>> pooled([Score(2, 1, 0.5, None), Score(6, 6, 0.1, 1.0)])
-    Score(samples=8, correct=7, loss=0.2, auc=None)
+    >>> pooled([Score(2, 1, {"loss": 0.5}), Score(6, 6, {"loss": 0.1, "auc": 1.0})])
+    Score(samples=8, correct=7, metrics={'accuracy': 0.875, 'loss': 0.2})
     """
-    samples = sum(score.samples for score in scores)
-    loss = sum(score.loss * score.samples for score in scores if score.samples) / max(samples, 1)
-    return Score(samples, sum(score.correct for score in scores), loss, None)
+    samples, correct = sum(score.samples for score in scores), sum(score.correct for score in scores)
+    mean_loss = sum(score.loss * score.samples for score in scores if score.samples) / max(samples, 1)
+    return Score(samples, correct, {"accuracy": correct / samples if samples else None, "loss": mean_loss})
 
 
-def score(logits: Tensor, y: Tensor) -> Score:
-    """Measures ``[n, C]`` logits against ``[n]`` labels; never raises, whatever the logits hold.
-
-    A sample whose logits are not all finite is not correct, whatever its class.
-    """
-    correct = int(((logits.argmax(dim=1) == y) & logits.isfinite().all(dim=1)).sum())
-    loss = float(F.cross_entropy(logits.double(), y)) if len(y) else math.nan
-    return Score(len(y), correct, loss, micro_auc(logits.softmax(dim=1), y))
-
-
-def micro_auc(probabilities: Tensor, y: Tensor) -> float | None:
+def micro_auc(probabilities: Tensor, labels: Tensor) -> float | None:
     """Probability that a right (sample, class) pair scores higher than a wrong one; ties count half.
 
-    What scikit-learn calls ``average="micro"``. None with NaN scores, no samples or a single class.
+    Equals scikit-learn's ``roc_auc_score(average="micro")``. None with scores that are not finite, without samples, or
+    with a single class.
 
     >>> micro_auc(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
     0.75
@@ -68,49 +184,76 @@ def micro_auc(probabilities: Tensor, y: Tensor) -> float | None:
         return None
     values, order = probabilities.flatten().double().sort()
     _, group, sizes = values.unique_consecutive(return_inverse=True, return_counts=True)
-    last = sizes.cumsum(0).double()  # ranks may pass what float32 can count
-    rank = (last - (sizes - 1) / 2.0)[group]  # the mean rank of equal scores, from 1
-    right = F.one_hot(y, classes).flatten().bool()[order]
+    last = sizes.cumsum(0).double()  # ranks may exceed the integers that float32 holds exactly
+    rank = (last - (sizes - 1) / 2.0)[group]  # mean rank of equal scores, from 1
+    right = F.one_hot(labels, classes).flatten().bool()[order]
     wins = rank[right].sum() - count * (count + 1) / 2
     return float(wins / (count * (count * classes - count)))
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Clients' scores as one.
+    """Scores of several clients, reduced to one.
 
     Attributes:
         by_sample: total correct / total samples.
         by_client: mean of the clients' accuracies.
-        spread: their standard deviation.
-        loss: mean over samples.
-        auc: mean over samples of the clients' AUCs that have a value.
+        spread: standard deviation of the clients' accuracies.
+        metrics: means of the other metrics, weighted by samples, over the clients that have a value; per class for
+            metrics with one value per class.
     """
 
-    by_sample: float | None
-    by_client: float | None
-    spread: float | None
-    loss: float | None
-    auc: float | None
+    by_sample: float | None = None
+    by_client: float | None = None
+    spread: float | None = None
+    metrics: dict[str, Value] = field(default_factory=dict)
 
 
 def summarise(scores: Iterable[Score]) -> Summary:
-    """Both reductions over clients, those without samples left out."""
+    """Reduces the scores of clients; clients without samples are left out."""
     scores = [s for s in scores if s.samples]
     if not scores:
-        return Summary(None, None, None, None, None)
-    total = sum(s.samples for s in scores)
+        return Summary()
     accuracies = [s.accuracy for s in scores]
-    with_auc = [(s.auc, s.samples) for s in scores if s.auc is not None]
+    names = dict.fromkeys(name for s in scores for name in s.metrics if name != "accuracy")
     return Summary(
-        by_sample=sum(s.correct for s in scores) / total,
+        by_sample=sum(s.correct for s in scores) / sum(s.samples for s in scores),
         by_client=fmean(accuracies),
         spread=pstdev(accuracies),
-        loss=sum(s.loss * s.samples for s in scores) / total,
-        auc=sum(a * n for a, n in with_auc) / sum(n for _, n in with_auc) if with_auc else None,
+        metrics={name: _mean([s.metrics.get(name) for s in scores], [s.samples for s in scores]) for name in names},
     )
 
 
 def last_mean(values: Sequence[float], count: int = 5) -> float | None:
     """Mean of the last ``count`` values."""
     return fmean(values[-count:]) if values else None
+
+
+def _predictions(logits: Tensor) -> Tensor:
+    """``[n]`` predicted classes; -1 where a logit is not finite."""
+    return torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)
+
+
+def _class_counts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """``[C]`` numbers of correct samples and of all samples of each class."""
+    classes = logits.shape[1]
+    return labels[_predictions(logits) == labels].bincount(minlength=classes), labels.bincount(minlength=classes)
+
+
+def _as_value(result: float | Tensor | None) -> Value:
+    if isinstance(result, Tensor) and result.dim() == 1:
+        return [x if math.isfinite(x) else None for x in map(float, result.tolist())]
+    return None if result is None else float(result)
+
+
+def _mean(values: Sequence[Value], weights: Sequence[int]) -> Value:
+    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+    lists = [value if isinstance(value, list) else [value] for value, _ in known]
+    total = [weight for _, weight in known]
+    means = [_mean_of_numbers(column, total) for column in zip_longest(*lists)]
+    return means if any(isinstance(value, list) for value, _ in known) else means[0] if means else None
+
+
+def _mean_of_numbers(values: Sequence[float | None], weights: Sequence[int]) -> float | None:
+    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None

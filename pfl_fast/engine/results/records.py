@@ -1,4 +1,4 @@
-"""What is known about a round, as plain numbers: one JSON object, and one row per client."""
+"""Results of a round as plain numbers: one JSON object, and one row per client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from pfl_fast.engine.local.progress import LocalReport
-from pfl_fast.engine.results.metrics import Score, Summary, last_mean, summarise
+from pfl_fast.engine.results.metrics import Score, last_mean, summarise
 from pfl_fast.engine.sampling import Cohort
 from pfl_fast.engine.state.part_table import PartTable
 
@@ -18,14 +18,18 @@ Scores = Mapping[int, Mapping[str, Score]]  # by client, by split
 
 
 class Stopwatch:
-    """Seconds by what they were spent on."""
+    """Measures the seconds of consecutive steps.
+
+    Attributes:
+        laps: seconds by name of the step.
+    """
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
         self._begin = perf_counter()
 
     def lap(self, name: str) -> None:
-        """Since the last lap, under ``name``."""
+        """Adds the seconds since the last lap to ``name``."""
         now = perf_counter()
         self.laps[name] = self.laps.get(name, 0.0) + now - self._begin
         self._begin = now
@@ -33,15 +37,15 @@ class Stopwatch:
 
 @dataclass
 class RoundRecord:
-    """One round.
+    """Results of one round.
 
     Attributes:
-        round: its number, from 1; 0 is the untrained model.
-        evaluated: whether models were tested.
-        cohort: who took part.
-        skipped: clients left out because something was not finite.
-        values: the JSON object of the round.
-        clients: by client, the row of the round.
+        round: number of the round, from 1; 0 is the untrained model.
+        evaluated: True if models were tested.
+        cohort: clients of the round.
+        skipped: clients left out because their loss or parameters were not finite.
+        values: JSON object of the round, a line of ``metrics.jsonl``.
+        clients: rows of ``clients.csv``, by client.
     """
 
     round: int
@@ -52,7 +56,7 @@ class RoundRecord:
     clients: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add_local_results(self, reports: Mapping[int, LocalReport], scores: Scores) -> None:
-        """Takes over what clients said after local training."""
+        """Adds the reports of local training and the scores after it."""
         good = {c: r for c, r in sorted(reports.items()) if r.steps and c not in self.skipped}
         samples = sum(r.samples for r in good.values())
         self.values["train_loss"] = sum(r.loss * r.samples for r in good.values()) / samples if samples else None
@@ -62,85 +66,112 @@ class RoundRecord:
         self.values["samples"] = samples
         self.values["not_finite"] = sorted(client for client, report in reports.items() if report.problem)
         self.values["data_seconds"] = sum(r.data_seconds for r in reports.values())
+        self.values["test_seconds"] = sum(r.test_seconds for r in reports.values())
         for client, report in good.items():
-            self._row(client).update(train_loss=report.loss, **report.recorded)
-        self._scores("after_local", scores)
+            self._row(client).update(train_loss=report.loss, recorded=dict(report.recorded))
+        self._add_scores("after_local", scores)
 
     def after_agg(self, scores: Scores) -> None:
-        """Takes over tests after aggregation."""
-        self._scores("after_agg", scores)
+        """Adds the scores after aggregation."""
+        self._add_scores("after_agg", scores)
 
     def global_score(self, score: Score | None) -> None:
-        """Takes over the test of the server's model."""
-        self.values["global_accuracy"] = score.accuracy if score else None
+        """Adds the score of the server's model."""
+        self.values["test_accuracy_global"] = None
+        if score:
+            self.values.update({f"test_{name}_global": value for name, value in score.metrics.items()})
 
     def add_traffic(self, part_table: PartTable, cohort: Cohort, clients: int, round: int) -> None:
-        """Counts the numbers sent up and down in this round."""
+        """Adds the numbers of values uploaded and downloaded in this round."""
         up = {e.upload_to: e.value.numel() for e in part_table.uploaded if e.exchanged(round)}
         down = {e.receive_from: e.value.numel() for e in part_table.received if e.exchanged(round)}
         mixed = sum(e.value.numel() * part_table.parts[e.part].mixture_size for e in part_table.mixed)
         to_all = {e.receive_from for e in part_table.received if part_table.parts[e.part].recipients == "all"}
         everyone = clients if len(cohort.receiving) == clients else len(cohort.training)
         sent = sum(n * (clients if name in to_all else everyone) for name, n in down.items())
-        self.values["uploaded"] = len(cohort.uploading) * sum(up.values())
-        self.values["downloaded"] = sent + len(cohort.uploading) * mixed
+        self.values["uploaded_values"] = len(cohort.uploading) * sum(up.values())
+        self.values["downloaded_values"] = sent + len(cohort.uploading) * mixed
 
     def finish(self, laps: Mapping[str, float], workers: int) -> RoundRecord:
-        """Takes over how long things took, and puts the numbers in order."""
-        data = self.values.pop("data_seconds", 0.0) / workers
-        seconds = dict(laps)
-        if "local" in seconds:
-            seconds = {"data": data, **seconds, "local": max(seconds["local"] - data, 0.0)}
-        total = sum(seconds.values())
-        local = laps.get("local", 0.0)
+        """Adds the seconds and puts the values in their final order.
+
+        Args:
+            laps: seconds of the round by step. ``local`` includes loading data and testing after local training, which
+                workers measure themselves; they become steps of their own.
+            workers: number of clients that run at once.
+        """
+        data, test = (self.values.pop(name, 0.0) / workers for name in ("data_seconds", "test_seconds"))
+        seconds, training = dict(laps), 0.0
+        if "local" in laps:
+            # A resumed round has reports of clients that trained before this lap.
+            test = min(test, laps["local"])
+            training = laps["local"] - test
+            data = min(data, training)
+            seconds = {"data": data, "local": training - data, "test_local": test}
+            seconds |= {name: lap for name, lap in laps.items() if name != "local"}
         self.values = {
             "round": self.round,
             **{name: self.values.pop(name, None) for name in HEADLINE},
             **self.values,
             "clients_trained": len(self.cohort.training),
             "skipped": self.skipped,
-            "seconds": total,
+            "seconds": sum(seconds.values()),
             "seconds_by_part": seconds,
-            "samples_per_second": self.values.get("samples", 0) / local if local else None,
+            "samples_per_second": self.values.get("samples", 0) / training if training else None,
         }
-        # JSON has no NaN: what has no value is missing.
+        # JSON has no NaN.
         self.values = {n: None if isinstance(v, float) and not isfinite(v) else v for n, v in self.values.items()}
         return self
 
     def _row(self, client: int) -> dict[str, Any]:
         return self.clients.setdefault(client, {})
 
-    def _scores(self, when: str, scores: Scores) -> None:
-        scores = dict(sorted(scores.items()))  # sums must not depend on who was done first
+    def _add_scores(self, when: str, scores: Scores) -> None:
+        scores = dict(sorted(scores.items()))  # sums must not depend on the order in which clients finish
         for client, by_split in scores.items():
             for split, score in by_split.items():
                 if score.samples:
-                    measured = {f"{split}_accuracy_{when}": score.accuracy, f"{split}_samples": score.samples}
-                    self._row(client).update(measured, **{f"{split}_auc": score.auc, f"{split}_loss": score.loss})
+                    self._row(client)[f"{split}_samples"] = score.samples
+                    self._row(client).update({f"{split}_{name}_{when}": v for name, v in score.metrics.items()})
         for split in dict.fromkeys(split for by_split in scores.values() for split in by_split):
             summary = summarise(by_split[split] for by_split in scores.values() if split in by_split)
-            self.values.update(_named(summary, split, when))
+            self.values[f"{split}_accuracy_{when}"] = summary.by_sample
+            self.values[f"{split}_accuracy_{when}_by_client"] = summary.by_client
+            self.values[f"{split}_accuracy_{when}_std"] = summary.spread
+            self.values.update({f"{split}_{name}_{when}": value for name, value in summary.metrics.items()})
 
 
-HEADLINE = ("test_accuracy_after_agg", "test_accuracy_after_local", "test_auc", "train_loss")
+HEADLINE = ("test_accuracy_after_agg", "test_accuracy_after_local", "test_auc_after_agg", "train_loss")
+
+_OLD_NAMES = {
+    "uploaded": "uploaded_values",
+    "downloaded": "downloaded_values",
+    "global_accuracy": "test_accuracy_global",
+}
 
 
-def _named(summary: Summary, split: str, when: str) -> dict[str, Any]:
-    """``test_accuracy_after_agg`` and the like; AUC and loss are the last ones measured."""
-    return {
-        f"{split}_accuracy_{when}": summary.by_sample,
-        f"{split}_accuracy_{when}_by_client": summary.by_client,
-        f"{split}_accuracy_{when}_std": summary.spread,
-        f"{split}_auc": summary.auc,
-        f"{split}_loss": summary.loss,
-    }
+def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the JSON object of a round under the names of this version; old runs have other names.
+
+    >>> with_current_names({"round": 1, "test_accuracy_after_agg": 0.5, "test_auc": 0.6, "uploaded": 7})
+    {'round': 1, 'test_accuracy_after_agg': 0.5, 'test_auc_after_agg': 0.6, 'uploaded_values': 7}
+    """
+
+    def current(name: str) -> str:
+        split, _, metric = name.partition("_")
+        if split in ("test", "validation") and metric in ("auc", "loss"):
+            # Old runs recorded the last one measured.
+            return f"{name}_after_{'local' if values.get(f'{split}_accuracy_after_agg') is None else 'agg'}"
+        return _OLD_NAMES.get(name, name)
+
+    return {current(name): value for name, value in values.items()}
 
 
-Bests = dict[str, dict[int, float]]  # by accuracy, by client
+Bests = dict[str, dict[int, float]]  # best accuracies by name, by client
 
 
 def keep_bests(bests: Bests, record: RoundRecord) -> None:
-    """Takes over what a client was better at than ever before."""
+    """Updates the best test accuracies of each client."""
     for client, row in record.clients.items() if record.round > 0 else ():
         for name in (n for n in row if n.startswith("test_accuracy")):
             of_all = bests.setdefault(name, {})
@@ -148,13 +179,18 @@ def keep_bests(bests: Bests, record: RoundRecord) -> None:
 
 
 def summarise_run(records: Sequence[Mapping[str, Any]], bests: Bests, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Best, last and mean of the last five of each accuracy over evaluated rounds, and the one validation chooses.
+    """Returns best, last and mean of the last five of each accuracy over evaluated rounds, and that of the round with
+    the best validation accuracy.
 
-    The best is that of the round with the best number of all clients together; ``best_per_client`` is the mean over
-    clients of each one's own best round.
+    ``best`` is the best mean over clients; ``best_per_client`` is the mean over clients of each client's own best.
+
+    Args:
+        records: JSON objects of the rounds.
+        bests: best accuracies of each client.
+        about: entries to put first.
     """
     result: dict[str, Any] = {**about, "rounds": records[-1]["round"] if records else 0}
-    accuracies = [n for r in records for n in r if n.startswith(("test_accuracy", "global_accuracy"))]
+    accuracies = [n for r in records for n in r if n.startswith("test_accuracy")]
     for name in dict.fromkeys(n for n in accuracies if not n.endswith("_std")):
         series = [(r["round"], r[name]) for r in records if r.get(name) is not None and r["round"] > 0]
         if series:
@@ -169,8 +205,8 @@ def summarise_run(records: Sequence[Mapping[str, Any]], bests: Bests, about: Map
     if trained:
         result["seconds_per_round"] = fmean(r["seconds"] for r in trained)
         result["samples_per_second"] = fmean(r["samples_per_second"] for r in trained)
-        result["uploaded"] = sum(r["uploaded"] for r in trained)
-        result["downloaded"] = sum(r["downloaded"] for r in trained)
+        for name in ("uploaded_values", "downloaded_values"):
+            result[name] = sum(r[name] for r in trained)
     return result
 
 

@@ -1,10 +1,10 @@
-"""The folder of a run: what was asked for, what came out, and the state to go on from.
+"""The folder of a run: settings, results and checkpoints.
 
 config.toml      every setting and option, as resolved
-partition/       who has which samples; --partition takes it for another run
+partition/       samples of each client; --partition reuses it in another run
 metrics.jsonl    one JSON object per round
-clients.csv      one row per client and evaluated round
-summary.json     best, last and mean of the last five
+clients.csv      one row per client and evaluated round, see :func:`client_columns`
+summary.json     best, last and mean of the last five of each accuracy
 checkpoint/      see :mod:`pfl_fast.engine.state.checkpoint`
 """
 
@@ -13,27 +13,31 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TextIO
 
-from pfl_fast.engine.results.listeners import Listener
-from pfl_fast.engine.results.records import RoundRecord
+import numpy as np
+
+from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.results.listeners import Listener, RunView
+from pfl_fast.engine.results.records import RoundRecord, with_current_names
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
 
 
 class RunFolderError(PflFastError):
-    """A run's folder cannot be used."""
+    """The folder of a run cannot be used."""
 
 
 class RunFolder(Listener):
-    """Writes results as they come, and checkpoints.
+    """Writes results after each round, and checkpoints.
 
     Args:
-        folder: of the run.
-        seconds: from one checkpoint to the next; 0: after every round.
+        folder: folder of the run.
+        seconds: seconds between checkpoints; 0: a checkpoint after every round.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:
@@ -41,27 +45,29 @@ class RunFolder(Listener):
         self.seconds = seconds
         self._saved_at = monotonic()
         self._saved_round = -1
+        self._columns: list[str] = []
+        self._names: list[dict[str, str]] = []
 
     @property
     def metrics(self) -> Path:
-        """One JSON object per round."""
+        """File with one JSON object per round."""
         return self.folder / "metrics.jsonl"
 
     @property
     def clients(self) -> Path:
-        """One row per client and evaluated round."""
+        """File with one row per client and evaluated round."""
         return self.folder / "clients.csv"
 
     @property
     def checkpoints(self) -> Path:
-        """State to go on from."""
+        """Folder of the checkpoints."""
         return self.folder / "checkpoint"
 
     def create(self, write_config: Callable[[Path], None]) -> None:
-        """Makes the folder for a new run."""
+        """Creates the folder of a new run."""
         if (self.folder / "config.toml").exists():
             raise RunFolderError(
-                f"{self.folder} already holds a run: `pfl-fast resume {self.folder}` goes on with it, "
+                f"{self.folder} already holds a run: `pfl-fast resume {self.folder}` continues it, "
                 "another --out starts a new one"
             )
         try:
@@ -70,77 +76,78 @@ class RunFolder(Listener):
         except OSError as error:
             raise RunFolderError(f"{self.folder}: cannot be written ({error}); choose another --out") from error
 
-    def restore(self, experiment: Any, report: Callable[[str], None]) -> None:
-        """Puts an experiment back to the newest good checkpoint, and results to what was known then."""
-        kept = checkpoint.restore(experiment.round.state, self.checkpoints, report)
-        done = experiment.round.state.rounds_done
-        if kept is not None:
-            check_same_experiment(kept["science"], experiment.result_settings())
-            bests = kept["bests"].items()
-            experiment.bests = {name: {int(c): best for c, best in by.items()} for name, by in bests}
-            self._refuse_rounds_after_the_final_round(kept["rounds"], experiment)
-        rows = [r for r in read_metrics(self.metrics, report) if r["round"] <= done and kept is not None]
-        experiment.records[:] = rows
-        self._rewrite(self.metrics, [json.dumps(r) for r in rows])
+    def restore(self, run: RunView, report: Callable[[str], None]) -> None:
+        """Restores the newest usable checkpoint and removes results of later rounds from the result files."""
+        run_info = checkpoint.restore(run.state, self.checkpoints, report)
+        done = run.state.rounds_done if run_info is not None else -1
+        if run_info is not None:
+            check_same_experiment(run_info.result_settings, run.result_settings())
+            run.bests.update(run_info.bests)
+            self._check_rounds_can_be_added(run_info.rounds, run)
+        run.records[:] = [r for r in read_metrics(self.metrics, report) if r["round"] <= done]
+        self._rewrite(self.metrics, [json.dumps(r) for r in run.records])
         if self.clients.exists():
-            header, *lines = self.clients.read_text().splitlines() or [""]
-            self._rewrite(self.clients, [header, *(x for x in lines if rows and int(x.split(",")[0]) <= done)])
-        self._saved_round = done if kept is not None else -1
+            self._drop_client_rows(after=done, columns=client_columns(run))
+        self._saved_round = done
 
-    def _refuse_rounds_after_the_final_round(self, planned: int, experiment: Any) -> None:
-        state = experiment.round.state
-        began = state.rounds_done > planned or (state.rounds_done == planned and state.unfinished.reports)
-        if began and experiment.settings.rounds > planned:
+    def _check_rounds_can_be_added(self, planned: int, run: RunView) -> None:
+        done = run.state.rounds_done
+        in_final_round = done > planned or (done == planned and run.state.unfinished.reports)
+        if in_final_round and run.settings.rounds > planned:
             raise RunFolderError(
-                f"{self.folder}: after its {planned} rounds every client has trained on its own, so that no rounds can "
-                "be added; start a new run with more --rounds"
+                f"{self.folder}: after the {planned} rounds of this run, every client has trained the method's final "
+                "phases, so no rounds can be added; start a new run with more --rounds"
             )
 
-    def round_done(self, experiment: Any, record: RoundRecord) -> None:
-        """Adds the round to the results; writes a checkpoint if it is time."""
+    def started(self, run: RunView) -> None:
+        """Writes the header of the clients' rows."""
+        self._columns, self._names = client_columns(run), client_names(run.data)
+        if not self.clients.exists():
+            self._append_client_rows([], header=True)
+
+    def round_done(self, run: RunView, record: RoundRecord) -> None:
+        """Appends the results of the round; writes a checkpoint if it is due."""
         self._append(self.metrics, [json.dumps(record.values)])
         if record.evaluated:
-            self._append_clients(record)
+            rows = sorted(record.clients.items())
+            self._append_client_rows(
+                {"round": record.round, "client": c, **self._names[c], **values} for c, values in rows
+            )
         if monotonic() - self._saved_at >= self.seconds:
-            self.save(experiment)
+            self.save(run)
 
-    def interrupted(self, experiment: Any) -> None:
-        """Keeps everything that was computed."""
-        self.save(experiment)
-        self._write_summary(experiment)
+    def interrupted(self, run: RunView) -> None:
+        """Writes a checkpoint and the summary."""
+        self.save(run)
+        self._write_summary(run)
 
-    def finished(self, experiment: Any) -> None:
-        """The last checkpoint, and the summary."""
-        if self._saved_round != experiment.round.state.rounds_done:
-            self.save(experiment)
-        self._write_summary(experiment)
+    def finished(self, run: RunView) -> None:
+        """Writes the last checkpoint and the summary."""
+        if self._saved_round != run.state.rounds_done:
+            self.save(run)
+        self._write_summary(run)
 
-    def save(self, experiment: Any) -> None:
+    def save(self, run: RunView) -> None:
         """Writes a checkpoint."""
-        rounds = experiment.settings.rounds
-        beside = {"science": experiment.result_settings(), "rounds": rounds, "bests": experiment.bests}
-        checkpoint.save(experiment.round.state, self.checkpoints, beside)
-        self._saved_at, self._saved_round = monotonic(), experiment.round.state.rounds_done
+        run_info = checkpoint.RunInfo(run.result_settings(), run.settings.rounds, run.bests)
+        checkpoint.save(run.state, self.checkpoints, run_info)
+        self._saved_at, self._saved_round = monotonic(), run.state.rounds_done
 
-    def _write_summary(self, experiment: Any) -> None:
-        self._rewrite(self.folder / "summary.json", [json.dumps(experiment.summary(), indent=2)])
+    def _write_summary(self, run: RunView) -> None:
+        self._rewrite(self.folder / "summary.json", [json.dumps(run.summary(), indent=2)])
 
-    def _append_clients(self, record: RoundRecord) -> None:
-        columns = self._columns(record)
-        rows = [{"round": record.round, "client": c, **values} for c, values in sorted(record.clients.items())]
-        if columns is None or not rows:
-            return
-        self._append(self.clients, [",".join(_cell(row.get(name)) for name in columns) for row in rows])
+    def _append_client_rows(self, rows: Iterable[Mapping[str, Any]], header: bool = False) -> None:
+        with _disk_errors(self.clients), self.clients.open("a", newline="") as handle:
+            _write_rows(handle, self._columns, rows, header)
 
-    def _columns(self, record: RoundRecord) -> list[str] | None:
-        """Those of the file; a file that is not there yet is begun."""
-        if self.clients.exists():
-            return next(csv.reader([self.clients.read_text().split("\n", 1)[0]]))
-        names = list(dict.fromkeys(name for values in record.clients.values() for name in values))
-        if not names:
-            return None
-        self._append(self.clients, [",".join(["round", "client", *names])])
-        return ["round", "client", *names]
+    def _drop_client_rows(self, after: int, columns: list[str]) -> None:
+        with self.clients.open(newline="") as handle:
+            rows = [row for row in csv.DictReader(handle) if (row.get("round") or "").isdecimal()]
+        temporary = self.clients.with_name(self.clients.name + ".new")
+        with _disk_errors(self.clients):
+            with temporary.open("w", newline="") as handle:
+                _write_rows(handle, columns, [row for row in rows if int(row["round"]) <= after], header=True)
+            os.replace(temporary, self.clients)  # noqa: PTH105 same as the checkpoint's
 
     def _append(self, file: Path, lines: Iterable[str]) -> None:
         with _disk_errors(file), file.open("a") as handle:
@@ -153,12 +160,56 @@ class RunFolder(Listener):
             os.replace(temporary, file)  # noqa: PTH105 same as the checkpoint's
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+def client_columns(run: RunView) -> list[str]:
+    """Returns the columns of ``clients.csv``, which do not depend on results.
+
+    The names of a method's recorded quantities are only known after local training, and may differ between rounds.
+    They share the column ``recorded``, a JSON object; metrics with one value per class are JSON lists.
+    """
+    first = ["round", "client", "client_name", "domain", "train_loss", "recorded"]
+    measured = [
+        f"{split}_{metric}_{when}"
+        for split in run.data.tests
+        for metric in run.metrics
+        for when in ("after_agg", "after_local")
+    ]
+    return [*first, *(f"{split}_samples" for split in run.data.tests), *measured]
+
+
+def client_names(data: FederatedData) -> list[dict[str, str]]:
+    """Returns name and domain of each client.
+
+    The domain is that of the training samples; several are joined by ``+``. A client with a single domain has the
+    domain's name, numbered if other clients have the same one.
+    """
+    dataset, lots = data.dataset, data.partition.train
+    if dataset.domain is None:
+        return [{"client_name": f"client {client}", "domain": ""} for client in range(len(lots))]
+    found = [[dataset.domains[d] for d in np.unique(dataset.domain[lot])] for lot in lots]
+    shared, seen = Counter(names[0] for names in found if len(names) == 1), Counter[str]()
+    result = []
+    for client, names in enumerate(found):
+        name = names[0] if len(names) == 1 else f"client {client}"
+        seen[name] += 1
+        numbered = f"{name} {seen[name]}" if shared[name] > 1 else name
+        result.append({"client_name": numbered, "domain": "+".join(names)})
+    return result
+
+
+def _write_rows(handle: TextIO, columns: list[str], rows: Iterable[Mapping[str, Any]], header: bool) -> None:
+    # Rows of a run that an older version began may have other columns.
+    writer = csv.DictWriter(handle, columns, extrasaction="ignore", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
 class _disk_errors:  # noqa: N801 used like a function
-    """Turns what the disk says into a message with a remedy."""
+    """Turns errors of the disk into a message with a remedy."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -170,27 +221,27 @@ class _disk_errors:  # noqa: N801 used like a function
         if isinstance(error, OSError):
             raise RunFolderError(
                 f"{self.file}: cannot be written ({error.strerror}); free some space, then `pfl-fast resume "
-                f"{self.file.parent}` goes on from the last checkpoint"
+                f"{self.file.parent}` continues from the last checkpoint"
             ) from error
 
 
 def read_metrics(file: Path, report: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The rounds of a run; a last line that was cut short is left out."""
+    """Returns the JSON objects of the rounds of a run, under current names; unreadable lines are left out."""
     rows: list[dict[str, Any]] = []
     if not file.exists():
         return rows
     for number, line in enumerate(file.read_text().splitlines(), 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            rows.append(with_current_names(json.loads(line)))
+        except (json.JSONDecodeError, AttributeError):
             report(f"{file}: line {number} cannot be read and is left out")
     return rows
 
 
 def check_same_experiment(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises if a run would go on as another experiment, and shows the difference."""
-    now = json.loads(json.dumps(now))  # as it was written: tuples are lists
+    """Raises if a resumed run would have other results, with every difference."""
+    now = json.loads(json.dumps(now))  # tuples become lists, as in the checkpoint
     names = sorted(n for n in {*before, *now} if before.get(n) != now.get(n))
     if names:
         shown = "\n".join(f"  {name}: was {before.get(name)!r}, is {now.get(name)!r}" for name in names)
-        raise RunFolderError(f"the run cannot go on as another experiment:\n{shown}\nstart a new one in another --out")
+        raise RunFolderError(f"a resumed run must have the same settings:\n{shown}\nstart a new run in another --out")

@@ -1,10 +1,10 @@
-"""All state of a run on disk: safetensors for tensors, JSON for the rest, never pickle.
+"""Checkpoints: the whole state of a run on disk, as safetensors and JSON, never pickle.
 
-    checkpoint/round-000012.safetensors     the server's tensors, rows of clients that ever trained, uploads under way
-    checkpoint/round-000012.json            everything else, and the digest of the other file; written last
+    checkpoint/round-000012.safetensors     server tensors, stored tensors of clients that have trained, pending uploads
+    checkpoint/round-000012.json            everything else, and a digest of both files; written last
 
-Both are written under another name, flushed and renamed, so that a file is whole or not there; the last two are kept. A
-file that was cut short or edited is noticed by its digest, and the checkpoint before it is used.
+Each file is written under a temporary name, flushed and renamed, so it is either complete or absent. The last two
+checkpoints are kept. The digest detects truncated and edited files; the checkpoint before is used instead.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,36 @@ from safetensors.torch import load_file, save_file
 
 from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.metrics import Score
+from pfl_fast.engine.results.records import Bests
 from pfl_fast.engine.state.run_state import PartialRound, RunState
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Tensors
 
-FORMAT = 1
-KEPT = 2
+FORMAT = 2
+KEPT = 2  # checkpoints
 
 
 class CheckpointError(PflFastError):
     """A checkpoint cannot be written or read."""
 
 
-def save(state: RunState, folder: Path, extra: dict[str, Any]) -> Path:
-    """Writes the state of a run; ``extra`` is kept beside it. Returns the JSON file."""
+@dataclass(frozen=True)
+class RunInfo:
+    """Facts about a run that are saved with its state.
+
+    Attributes:
+        result_settings: settings and options that determine the results.
+        rounds: planned number of rounds.
+        bests: best accuracies of each client.
+    """
+
+    result_settings: dict[str, Any]
+    rounds: int
+    bests: Bests
+
+
+def save(state: RunState, folder: Path, run_info: RunInfo) -> Path:
+    """Writes the state of a run; returns the JSON file."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = state.unfinished
     name = f"round-{state.rounds_done:06d}" + (f"-{len(unfinished.reports)}" if unfinished.reports else "")
@@ -46,11 +63,12 @@ def save(state: RunState, folder: Path, extra: dict[str, Any]) -> Path:
         "touched": state.clients.touched.nonzero().flatten().tolist(),
         "reports": {client: asdict(report) for client, report in unfinished.reports.items()},
         "scores": {c: {split: asdict(s) for split, s in by.items()} for c, by in unfinished.scores.items()},
-        "extra": extra,
+        "run_info": asdict(run_info),
     }
     tensors_file = folder / f"{name}.safetensors"
     _replace(tensors_file, lambda file: save_file(_tensors_of(state), file))
-    meta["digest"] = digest(tensors_file)
+    meta = json.loads(json.dumps(meta))  # keys become text, as the digest sees them after reading
+    meta["digest"] = digest(tensors_file, meta)
     target = folder / f"{name}.json"
     _replace(target, lambda file: file.write_text(json.dumps(meta, indent=1)))
     _remove_old(folder, keep=target)
@@ -66,83 +84,99 @@ def _tensors_of(state: RunState) -> Tensors:
     return tensors
 
 
-def restore(state: RunState, folder: Path, report: Callable[[str], None]) -> dict[str, Any] | None:
-    """Puts a run back to its newest good checkpoint; None if there is none. Returns what was kept beside it.
+def restore(state: RunState, folder: Path, report: Callable[[str], None]) -> RunInfo | None:
+    """Restores the newest usable checkpoint. Returns the facts saved with it, or None without checkpoints.
 
     Args:
-        state: state of the same experiment, before its first round.
-        folder: as for :func:`save`.
-        report: told about checkpoints that cannot be used.
+        state: state of the same experiment before its first round; overwritten.
+        folder: folder of the checkpoints.
+        report: receives a message about each checkpoint that cannot be used.
     """
-    files = sorted(folder.glob("round-*.json"), key=_age, reverse=True)
+    files = _checkpoints(folder)
     for file in files:
         try:
-            meta, tensors = _read(file)
-            _fill(state, meta, tensors)
+            return _restore(state, file)
         except CheckpointError as error:
-            report(f"{error}; using the one before it")
-        else:
-            return dict(meta["extra"])
+            report(f"{error}; using the checkpoint before it")
     if files:
-        raise CheckpointError(f"{folder}: no checkpoint can be used; start the run anew in another folder")
+        raise CheckpointError(f"{folder}: no checkpoint can be used; start a new run in another folder")
     return None
 
 
-def _age(file: Path) -> tuple[int, int]:
-    numbers = [int(n) for n in file.stem.split("-")[1:]]
-    return numbers[0], numbers[1] if len(numbers) > 1 else 0
+def _checkpoints(folder: Path) -> list[Path]:
+    """JSON files of the checkpoints, newest first."""
+    return sorted((f for f in folder.glob("round-*.json") if _round_key(f)), key=_round_key, reverse=True)
+
+
+def _round_key(file: Path) -> tuple[int, ...]:
+    """Finished rounds and trained clients of the next round; empty for other files."""
+    found = re.fullmatch(r"round-(\d+)(?:-(\d+))?", file.stem, re.ASCII)
+    return tuple(int(number or 0) for number in found.groups()) if found else ()
+
+
+def _restore(state: RunState, file: Path) -> RunInfo:
+    try:
+        meta, tensors = _read(file)
+        touched = torch.zeros_like(state.clients.touched)
+        touched[meta["touched"]] = True
+        _check_fits(state, tensors, int(touched.sum()))
+        device = next((t.device for t in state.server.values()), torch.device("cpu"))
+        unfinished = PartialRound(
+            {int(client): LocalReport(**report) for client, report in meta["reports"].items()},
+            {int(c): {split: Score(**score) for split, score in by.items()} for c, by in meta["scores"].items()},
+            {name.removeprefix("upload/"): t.to(device) for name, t in tensors.items() if name.startswith("upload/")},
+        )
+        run_info = RunInfo(**meta["run_info"])
+        run_info.bests.update({n: {int(c): best for c, best in by.items()} for n, by in run_info.bests.items()})
+        rounds_done = int(meta["rounds_done"])
+    except Exception as error:  # damage may show anywhere
+        raise CheckpointError(f"{file}: cannot be used ({_reason(error)})") from error
+    # Written last, so that an unusable checkpoint leaves the state unchanged.
+    state.server.update({name: tensors[f"server/{name}"].to(device) for name in state.server})
+    state.clients.touched.copy_(touched)
+    for name, block in state.clients.blocks.items():
+        block[touched] = tensors[f"client/{name}"]
+    state.rounds_done, state.unfinished = rounds_done, unfinished
+    return run_info
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, (CheckpointError, OSError)) else f"{type(error).__name__}: {error}"
 
 
 def _read(file: Path) -> tuple[dict[str, Any], Tensors]:
     tensors_file = file.with_suffix(".safetensors")
-    try:
-        meta = json.loads(file.read_text())
-        if meta["format"] != FORMAT:
-            raise CheckpointError(f"{file}: written in format {meta['format']}, this version reads {FORMAT}")
-        if digest(tensors_file) != meta["digest"]:
-            raise CheckpointError(f"{tensors_file}: cut short or changed since it was written")
-        return meta, load_file(tensors_file)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error})") from error
+    meta = json.loads(file.read_text())
+    if meta["format"] != FORMAT:
+        raise CheckpointError(f"written in format {meta['format']}, this version reads format {FORMAT}")
+    if digest(tensors_file, meta) != meta["digest"]:
+        raise CheckpointError("truncated or changed since it was written")
+    return meta, load_file(tensors_file)
 
 
-def _fill(state: RunState, meta: dict[str, Any], tensors: Tensors) -> None:
-    _check_fits(state, tensors, meta)
-    state.rounds_done = meta["rounds_done"]
-    state.server.update({name: tensors[f"server/{name}"].to(t.device) for name, t in state.server.items()})
-    state.clients.touched.zero_()
-    state.clients.touched[meta["touched"]] = True
-    for name, block in state.clients.blocks.items():
-        block[state.clients.touched] = tensors[f"client/{name}"]
-    device = next((t.device for t in state.server.values()), torch.device("cpu"))
-    state.unfinished = PartialRound(
-        {int(client): LocalReport(**report) for client, report in meta["reports"].items()},
-        {int(c): {split: Score(**score) for split, score in by.items()} for c, by in meta["scores"].items()},
-        {name[7:]: t.to(device) for name, t in tensors.items() if name.startswith("upload/")},
-    )
-
-
-def _check_fits(state: RunState, tensors: Tensors, meta: dict[str, Any]) -> None:
-    count = len(meta["touched"])
+def _check_fits(state: RunState, tensors: Tensors, clients: int) -> None:
     here = {f"server/{name}": list(t.shape) for name, t in state.server.items()}
-    here.update({f"client/{name}": [count, *b.shape[1:]] for name, b in state.clients.blocks.items()})
+    here.update({f"client/{name}": [clients, *b.shape[1:]] for name, b in state.clients.blocks.items()})
     there = {name: list(t.shape) for name, t in tensors.items() if not name.startswith("upload/")}
     for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):
             raise CheckpointError(
-                f"the checkpoint is of another model or method: {name} is {here.get(name, 'nothing')} here, "
-                f"{there.get(name, 'nothing')} there"
+                f"it belongs to another model or method: {name} has shape {here.get(name, 'none')} in this run, "
+                f"{there.get(name, 'none')} in the checkpoint"
             )
 
 
-def digest(file: Path) -> str:
-    """BLAKE2b of a file."""
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+def digest(tensors_file: Path, meta: dict[str, Any]) -> str:
+    """Returns the BLAKE2b digest of the tensors and of all JSON content except the digest itself."""
+    with tensors_file.open("rb") as handle:
+        result = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16))
+    content = {name: value for name, value in meta.items() if name != "digest"}
+    result.update(json.dumps(content, sort_keys=True).encode())
+    return result.hexdigest()
 
 
 def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file completely or not at all."""
     temporary = target.with_name(target.name + ".new")
     try:
         write(temporary)
@@ -157,7 +191,7 @@ def _replace(target: Path, write: Callable[[Path], object]) -> None:
 
 
 def _remove_old(folder: Path, keep: Path) -> None:
-    files = sorted(folder.glob("round-*.json"), key=_age, reverse=True)
+    files = _checkpoints(folder)
     kept = {keep, *files[:KEPT]}
     for file in files:
         if file not in kept:
