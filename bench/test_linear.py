@@ -2,7 +2,7 @@
 core, and 20 clients stacked.
 
 Gradients of 2048 x 4096 weights, and of 20 clients, exceed the allocator's cache: they are new memory in every run, and
-the kernel's zeroing of pages costs all candidates at least as much as the computation.
+clearing it costs all candidates at least as much as the computation.
 """
 
 from __future__ import annotations

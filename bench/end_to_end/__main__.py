@@ -68,7 +68,7 @@ def run(chosen: argparse.Namespace, file: Path) -> None:
     mine = results[mode] = {**results.get(mode, {"cases": {}}), "commit": here.commit()}
     mine["peaks"], mine["warning"] = here.peaks({}), here.busy()
     if not chosen.cases:
-        # Measured first: in memory fragmented by large models the yardstick's copies take twice as long.
+        # Measured first: after large models have run, the yardstick's copies take twice as long.
         mine["exchange"] = exchange(EXCHANGES)
     for name in chosen.cases or CASES:
         case = CASES[name].quick() if chosen.quick else CASES[name]

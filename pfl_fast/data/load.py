@@ -165,9 +165,9 @@ def _lock(folder: Path, base: str) -> Iterator[bool]:
 
 def _to_download(base: str, entry: Entry, root: Path, found: Found | None) -> list[Download]:
     """Returns the missing downloads: none if the user placed all files, the rest if a download was interrupted."""
-    missing = [item for item in entry.downloads if not (root / base / item.file).is_file()]
-    interrupted = 0 < len(missing) < len(entry.downloads) and not entry.by_hand
-    return missing if interrupted or not found else []
+    absent = [item for item in entry.downloads if not (root / base / item.file).is_file()]
+    interrupted = 0 < len(absent) < len(entry.downloads) and not entry.by_hand
+    return absent if interrupted or not found else []
 
 
 def _download(

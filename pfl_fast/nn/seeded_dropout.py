@@ -116,7 +116,7 @@ def _seeded_arguments(layer: nn.Module) -> dict[str, Any] | None:
         raise TypeError(f"replace_dropout: no seeded form of {type(layer).__name__}; use nn.Dropout instead")
     if isinstance(layer, _DropoutNd):
         return {"p": layer.p, "noise_dims": None if isinstance(layer, nn.Dropout) else 2}
-    # Only an imported torchvision can have created the layer; importing it here would be slow.
+    # Only an imported torchvision can have created the layer.
     stochastic_depth = getattr(sys.modules.get("torchvision.ops"), "StochasticDepth", None)
     if stochastic_depth is not None and isinstance(layer, stochastic_depth):
         return {"p": layer.p, "noise_dims": {"row": 1, "batch": 0}[str(layer.mode)]}

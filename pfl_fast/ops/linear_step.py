@@ -3,8 +3,8 @@
     W <- W - lr (dy^T x + weight_decay W)
 
 The gradient of W is the product of the layer's input x and the gradient dy of its output, both small for small batches.
-The product is never stored: W is read once and written once. Rows of W whose outputs have no gradient in any sample are
-not changed by it.
+The product is never stored: W is read once and written once. Without weight decay and ``start``, rows of W
+whose outputs have no gradient in any sample keep their value.
 """
 
 from __future__ import annotations

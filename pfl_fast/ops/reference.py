@@ -87,7 +87,7 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
     sum_type = torch.promote_types(x.dtype, torch.float32)
     batch, (samples, channels), size = x.shape[:-4], x.shape[-4:-2], x.shape[-2:]
     outputs, clients = weight.shape[-4], math.prod(batch)
-    if clients * samples == 0:  # an empty batch has no groups to convolve
+    if clients * samples == 0:  # conv2d is not called for empty batches
         height, width = ((side + 2 * padding - weight.shape[-1] + 1) // 2 for side in size)
         return (x.sum() + weight.sum() + bias.sum()).expand(*batch, samples, outputs, height, width)
     images = x.to(sum_type).reshape(clients, samples, channels, *size).transpose(0, 1).flatten(1, 2)
