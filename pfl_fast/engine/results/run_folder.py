@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from pfl_fast import atomic
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.records import RoundRecord, with_current_names
@@ -143,11 +143,9 @@ class RunFolder(Listener):
     def _drop_client_rows(self, after: int, columns: list[str]) -> None:
         with self.clients.open(newline="") as handle:
             rows = [row for row in csv.DictReader(handle) if (row.get("round") or "").isdecimal()]
-        temporary = self.clients.with_name(self.clients.name + ".new")
-        with _disk_errors(self.clients):
-            with temporary.open("w", newline="") as handle:
-                _write_rows(handle, columns, [row for row in rows if int(row["round"]) <= after], header=True)
-            os.replace(temporary, self.clients)  # noqa: PTH105 same as the checkpoint's
+        kept = [row for row in rows if int(row["round"]) <= after]
+        with _disk_errors(self.clients), atomic.new_file(self.clients) as new, new.open("w", newline="") as handle:
+            _write_rows(handle, columns, kept, header=True)
 
     def _append(self, file: Path, lines: Iterable[str]) -> None:
         with _disk_errors(file), file.open("a") as handle:
@@ -155,9 +153,7 @@ class RunFolder(Listener):
 
     def _rewrite(self, file: Path, lines: Iterable[str]) -> None:
         with _disk_errors(file):
-            temporary = file.with_name(file.name + ".new")
-            temporary.write_text("".join(line + "\n" for line in lines))
-            os.replace(temporary, file)  # noqa: PTH105 same as the checkpoint's
+            atomic.write_text(file, "".join(line + "\n" for line in lines))
 
 
 def client_columns(run: RunView) -> list[str]:

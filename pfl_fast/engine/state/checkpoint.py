@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from pfl_fast import atomic
 from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.metrics import Score
 from pfl_fast.engine.results.records import Bests
@@ -66,11 +66,17 @@ def save(state: RunState, folder: Path, run_info: RunInfo) -> Path:
         "run_info": asdict(run_info),
     }
     tensors_file = folder / f"{name}.safetensors"
-    _replace(tensors_file, lambda file: save_file(_tensors_of(state), file))
-    meta = json.loads(json.dumps(meta))  # keys become text, as the digest sees them after reading
-    meta["digest"] = digest(tensors_file, meta)
     target = folder / f"{name}.json"
-    _replace(target, lambda file: file.write_text(json.dumps(meta, indent=1)))
+    try:
+        with atomic.new_file(tensors_file) as temporary:
+            save_file(_tensors_of(state), temporary)
+        meta = json.loads(json.dumps(meta))  # keys become text, as the digest sees them after reading
+        meta["digest"] = digest(tensors_file, meta)
+        atomic.write_text(target, json.dumps(meta, indent=1))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{target}: cannot be written ({error}); the checkpoint before it is kept, free some space and resume"
+        ) from error
     _remove_old(folder, keep=target)
     return target
 
@@ -173,21 +179,6 @@ def digest(tensors_file: Path, meta: dict[str, Any]) -> str:
     content = {name: value for name, value in meta.items() if name != "digest"}
     result.update(json.dumps(content, sort_keys=True).encode())
     return result.hexdigest()
-
-
-def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file completely or not at all."""
-    temporary = target.with_name(target.name + ".new")
-    try:
-        write(temporary)
-        with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(target)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{target}: cannot be written ({error}); the checkpoint before it is kept, free some space and resume"
-        ) from error
 
 
 def _remove_old(folder: Path, keep: Path) -> None:
