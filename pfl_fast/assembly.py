@@ -1,4 +1,4 @@
-"""From settings to the parts of an experiment: method, data, partition, model, batches, devices."""
+"""Builds the parts of an experiment from its settings: method, data, model, batches, devices."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _merge(kind: type[Method], chosen: Mapping[str, Any], model: str, errors: li
 
 
 def find_method(method: str | type[Method]) -> type[Method]:
-    """A method by its name, or the class itself."""
+    """Returns a method by its name, or the class itself."""
     if not isinstance(method, str):
         return method
     if method not in METHODS:
@@ -107,14 +107,14 @@ def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
 
 
 def model_name(model: str | nn.Module, dataset: Dataset) -> str:
-    """What to call the model in results; chosen by the data set if it says ``"auto"``."""
+    """Returns the name of the model in results; ``"auto"`` is the default model of the data set."""
     if not isinstance(model, str):
         return f"{type(model).__module__}:{type(model).__qualname__}"
     return default_model(dataset.name, dataset.kind, dataset.input_shape) if model == "auto" else model
 
 
 def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
-    """The common initial model."""
+    """Returns the initial model, common to all clients."""
     options = model_options(settings.model_options)
     if settings.head:
         options["head"] = settings.head
@@ -129,7 +129,7 @@ def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) ->
 
 
 def model_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """``["cut=conv", "hidden=[64, 32]"]`` as a dictionary; what reads as a Python literal is one.
+    """Returns ``["cut=conv", "hidden=[64, 32]"]`` as a dictionary; Python literals are converted.
 
     >>> model_options(["cut=conv", "pretrained=True"])
     {'cut': 'conv', 'pretrained': True}
@@ -147,7 +147,7 @@ def model_options(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def federated_data(dataset: Dataset, partition: Partition, settings: Settings, has_batch_norm: bool) -> FederatedData:
-    """Batches as the settings ask for; BatchNorm cannot train on a single sample, so that it is skipped there."""
+    """Returns the client data. With BatchNorm, last batches of a single sample are dropped."""
     s = settings
     if has_batch_norm and s.batch_size == 1:
         raise ConfigError("batch_size: BatchNorm cannot train on single samples; take at least 2")
@@ -193,7 +193,7 @@ def method_context(
 
 
 def part_table_settings(settings: Settings, method: Method) -> dict[str, Any]:
-    """What the part table depends on beside the parts."""
+    """Returns the arguments of the part table other than the parts."""
     phases = method.every_phase()
     momentum = settings.momentum or any(phase.sgd.get("momentum") for phase in phases)
     return {
@@ -208,7 +208,7 @@ def part_table_settings(settings: Settings, method: Method) -> dict[str, Any]:
 
 
 def find_devices(name: str) -> list[torch.device]:
-    """The devices that a setting such as ``"cuda:0,cuda:1"`` names."""
+    """Returns the devices named by a setting such as ``"cuda:0,cuda:1"``."""
     if name == "auto":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         return [torch.device("cuda", i) for i in range(count)] or [torch.device("cpu")]
@@ -218,5 +218,5 @@ def find_devices(name: str) -> list[torch.device]:
         raise ConfigError(f"device: {error}, got {name!r}") from None
     for device in devices:
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise ConfigError(f"device: there is no {device} here; pfl-fast doctor says what there is")
+            raise ConfigError(f"device: {device} does not exist; pfl-fast doctor lists the devices")
     return devices

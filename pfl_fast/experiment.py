@@ -1,4 +1,4 @@
-"""An experiment: data, partition, model, method and settings put together. The only file that knows all parts."""
+"""An experiment: data, partition, model, method and settings. The only file that knows all parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pfl_fast.models import batch_norm_tensors
 from pfl_fast.options import plain
 from pfl_fast.randomness import key, torch_seed
 
-OBJECTS = ("method", "dataset", "model", "partition")  # may be given as objects instead of names
+OBJECTS = ("method", "dataset", "model", "partition")  # arguments that accept objects as well as names
 
 
 class Experiment:
@@ -44,14 +44,14 @@ class Experiment:
 
     Args:
         method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
-        dataset: name of a data set, or a :class:`pfl_fast.data.Dataset`.
-        model: name of a model, ``"module:attribute"``, any ``nn.Module`` (say its ``head``), or ``"auto"``.
+        dataset: name of a data set, or a :class:`pfl_fast.data.dataset.Dataset`.
+        model: name of a model, ``"module:attribute"``, an ``nn.Module`` (with ``head``), or ``"auto"``.
         partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or ``"auto"``.
-        preset: of the method, such as FedCP's ``"official"``.
+        preset: preset of the method, such as FedCP's ``"official"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
-        report: told what the user should know, line by line.
+        report: called with every message to the user.
         resolved: settings and options that :func:`pfl_fast.assembly.resolve` returned, instead of preset and values.
-        values: any setting (``rounds=10``) or option of the method (``lam=1``).
+        values: settings (``rounds=10``) and options of the method (``lam=1``).
 
     >>> experiment = Experiment("fedper", dataset="synthetic", samples=600, clients=4, rounds=2, model="mlp")
     >>> for record in experiment.rounds():
@@ -78,8 +78,8 @@ class Experiment:
         given = {"dataset": dataset, "model": model, "partition": partition}
         values.update({name: value for name, value in given.items() if isinstance(value, str)})
         self.report = report
-        self.kind = assembly.find_method(method)
-        resolved = resolved or assembly.resolve(self.kind, values, preset=preset)
+        self.method_class = assembly.find_method(method)
+        resolved = resolved or assembly.resolve(self.method_class, values, preset=preset)
         self.metrics = find_metrics(resolved.settings.metrics, report)
         self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, report)
         name = assembly.model_name(resolved.settings.model if isinstance(model, str) else model, self.dataset)
@@ -88,11 +88,11 @@ class Experiment:
         s = self.settings
         self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
         backbone = assembly.build_model(model if not isinstance(model, str) else name, self.dataset, s)
-        context = assembly.method_context(self.dataset, self.partition, s, self.kind, backbone)
-        self.method = self.kind(self.options, context)
+        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone)
+        self.method = self.method_class(self.options, context)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
-        # Of all parts, as a method may bring BatchNorm to a model without any.
+        # All parts count: a method may add BatchNorm to a model without any.
         has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
         self.data = assembly.federated_data(self.dataset, self.partition, s, has_batch_norm)
         if s.broadcast_to_all:
@@ -112,17 +112,17 @@ class Experiment:
 
     @classmethod
     def resume(cls, folder: str | Path, report: Callable[[str], None] = print, **changes: Any) -> Experiment:
-        """Goes on with a run from its newest good checkpoint, to the same end to the bit.
+        """Continues a run from its newest usable checkpoint; results equal those of an uninterrupted run to the bit.
 
         Args:
-            folder: of the run, ``out`` of the experiment that began it.
-            report: told what the user should know, line by line.
-            changes: settings that do not change what is computed (``executor``, ``device``, ...), and more ``rounds``;
-                and again those of ``method``, ``dataset``, ``model`` and ``partition`` that were objects, not names.
+            folder: run folder, ``out`` of the experiment that started the run.
+            report: called with every message to the user.
+            changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and those of
+                ``method``, ``dataset``, ``model`` and ``partition`` that were objects instead of names.
         """
         folder = Path(folder)
         if not (folder / "config.toml").exists():
-            raise ConfigError(f"{folder}: there is no run in it (no config.toml)")
+            raise ConfigError(f"{folder}: holds no run (config.toml is missing)")
         values = config.read(folder / "config.toml")
         objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
         refuse_changes(values, changes)
@@ -134,7 +134,7 @@ class Experiment:
 
     @property
     def round(self) -> Round:
-        """Runs the rounds; made when first asked for, as state takes memory."""
+        """Runs the rounds; created on first use, since its state takes memory."""
         if self._round is None:
             s = self.settings
             folder = (
@@ -162,7 +162,7 @@ class Experiment:
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.
 
-        Ctrl-C and SIGTERM end it between two steps with :class:`Interrupted`; results and state are kept.
+        Ctrl-C and SIGTERM raise :class:`Interrupted` between two steps; results and state are kept.
         """
         refuse_if_too_large(self.memory())
         runs, stop = self.round, self.round.executor.stop
@@ -185,7 +185,7 @@ class Experiment:
             error.signal = self.round.executor.stop.signal
             self._tell("interrupted")
             return
-        with suppress(PflFastError):  # the first error says more than one about what follows from it
+        with suppress(PflFastError):  # the first error is the cause of the second
             self._tell("interrupted")
 
     def _is_done(self) -> bool:
@@ -202,24 +202,24 @@ class Experiment:
             getattr(listener, event)(self)
 
     def run(self) -> dict[str, Any]:
-        """Trains all rounds; returns the summary."""
+        """Trains all rounds and returns the summary."""
         for _ in self.rounds():
             pass
         return self.summary()
 
     def summary(self) -> dict[str, Any]:
-        """Best, last and mean of the last five, of what the rounds so far gave."""
+        """Returns best, last and mean of the last five of each accuracy over the finished rounds."""
         return summarise_run(self.records, self.bests, self.describe())
 
     def result_settings(self) -> dict[str, Any]:
-        """Everything that decides the numbers: a run can only go on with the same."""
+        """Returns all settings and options that determine the results; a resumed run must have the same."""
         settings = {name: value for name, value in asdict(self.settings).items() if name not in config.NOT_IN_RESULTS}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
         options = {name: plain(value) for name, value in asdict(self.options).items()}
         return {**about, **settings, **options}
 
     def memory(self) -> Estimate:
-        """What the run will take, as seen when first asked for, before it starts."""
+        """Returns the estimated memory of the run, computed on first use."""
         if self._memory is None:
             s, executor = self.settings, self.round.executor
             workers = len(executor.workers)
@@ -232,11 +232,11 @@ class Experiment:
         return self._memory
 
     def write_config(self, file: Path) -> None:
-        """Every setting and option, as resolved."""
+        """Writes every setting and option to a TOML file."""
         config.write(file, self.method_name, self.settings, asdict(self.options))
 
     def describe(self) -> dict[str, Any]:
-        """What was run, for result files."""
+        """Returns a description of the run for result files."""
         return {
             "method": self.method_name,
             "dataset": self.dataset.name,
@@ -252,11 +252,13 @@ class Experiment:
 
     @property
     def method_name(self) -> str:
-        """As on the command line."""
-        return next((name for name, kind in METHODS.items() if kind is self.kind), self.kind.__name__.lower())
+        """Name of the method on the command line."""
+        return next(
+            (name for name, kind in METHODS.items() if kind is self.method_class), self.method_class.__name__.lower()
+        )
 
     def client(self, number: int) -> ClientModel:
-        """A client's model as it is now: a module that takes a batch of samples and gives logits."""
+        """Returns the current model of a client: a module from a batch of samples to logits."""
         if not 0 <= number < self.data.clients:
             raise ValueError(f"client must be from 0 to {self.data.clients - 1}, got {number}")
         return ClientModel(self.method, self.part_table, self.round.evaluation_tensors(number))
@@ -280,7 +282,7 @@ class Experiment:
 
 
 class ClientModel(nn.Module):
-    """One client's model: its own copy of every part, and the method's way to predict."""
+    """One client's model: a copy of every part, and the method's prediction."""
 
     def __init__(self, method: Method, part_table: PartTable, tensors: Tensors) -> None:
         super().__init__()
@@ -291,16 +293,16 @@ class ClientModel(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[b, C]`` logits of ``[b, ...]`` samples."""
+        """Returns ``[b, C]`` logits of ``[b, ...]`` samples."""
         labels = torch.zeros(len(x), dtype=torch.int64)
         return self.method.predict(self.client, Batch(x, labels, torch.tensor(0)))
 
 
 def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Raises if a resumed run would compute something else, with every difference."""
+    """Raises if ``changes`` would change the results of a resumed run, naming every difference."""
     refused = [n for n, value in changes.items() if n not in config.NOT_IN_RESULTS and before.get(n) != plain(value)]
     if refused:
         shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
-        raise ConfigError(f"a resumed run must compute the same; these would change it:\n{shown}\nstart a new run")
+        raise ConfigError(f"these settings would change the results:\n{shown}\nstart a new run to change them")
     if "rounds" in changes and int(changes["rounds"]) < int(before.get("rounds", 0)):
-        raise ConfigError(f"rounds: can be added when resuming, not taken away: was {before['rounds']}")
+        raise ConfigError(f"rounds: must be at least {before['rounds']}, the number of the run")

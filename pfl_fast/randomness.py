@@ -1,7 +1,7 @@
-"""Every draw is a pure function of a key, and a key of (seed, purpose, numbers such as client, round and epoch).
+"""Random numbers. A draw is a pure function of a key; a key is a hash of (seed, purpose, client, round, ...).
 
-So executor, threads, devices, the order of clients and resuming cannot change a draw. Only the raw bits of NumPy's
-Philox are used, which are the same in every version of NumPy; what is made of them is written here.
+Executor, threads, devices, the order of clients and resuming therefore cannot change a draw. Only the raw bits of
+NumPy's Philox generator are used, which are the same in every version of NumPy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 
 def key(seed: int, purpose: str, *numbers: int) -> int:
-    """A 63-bit key for one purpose, for example ``key(seed, "order", client, round, epoch)``.
+    """Returns a 63-bit key for one purpose, for example ``key(seed, "order", client, round, epoch)``.
 
     >>> key(0, "order", 3, 1) == key(0, "order", 3, 1), key(0, "order", 3, 1) == key(0, "order", 1, 3)
     (True, False)
@@ -26,17 +26,17 @@ def key(seed: int, purpose: str, *numbers: int) -> int:
 
 
 def bits(key: int, count: int) -> NDArray[np.uint64]:
-    """``count`` random 64-bit numbers."""
+    """Returns ``count`` random 64-bit numbers."""
     return np.random.Philox(key=key).random_raw(count)
 
 
 def uniform(key: int, count: int) -> NDArray[np.float64]:
-    """``count`` numbers in [0, 1), all 53 bits of them random."""
+    """Returns ``count`` uniform numbers in [0, 1) with 53 random bits."""
     return np.asarray((bits(key, count) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
 
 def permutation(key: int, count: int) -> NDArray[np.int64]:
-    """The numbers 0 to count - 1 in random order.
+    """Returns a random permutation of 0 to count - 1.
 
     >>> sorted(permutation(7, 5).tolist())
     [0, 1, 2, 3, 4]
@@ -45,13 +45,13 @@ def permutation(key: int, count: int) -> NDArray[np.int64]:
 
 
 def generator(key: int) -> np.random.Generator:
-    """NumPy's own distributions, where their exact draws may follow NumPy's version (partitions, generated data)."""
+    """Returns a NumPy generator, whose draws may depend on NumPy's version (partitions, generated data)."""
     return np.random.Generator(np.random.Philox(key=key))
 
 
 @contextmanager
 def torch_seed(key: int) -> Iterator[None]:
-    """Torch's CPU generator starts from ``key`` inside the block, and outside it nothing is noticed.
+    """Seeds torch's CPU generator with ``key`` inside the block and restores its state afterwards.
 
     >>> with torch_seed(7):
     ...     first = torch.rand(2)

@@ -23,7 +23,7 @@ BYTES = {"float32": 4, "float64": 8}
 def banner(experiment: Experiment, folder: Path) -> str:
     """Returns the description of the run, printed before its first round."""
     facts = {
-        "method": f"{experiment.kind.title}: {experiment.kind.summary}",
+        "method": f"{experiment.method_class.title}: {experiment.method_class.summary}",
         "data": data_line(experiment),
         "partition": partition_line(experiment),
         "model": model_line(experiment),
@@ -109,7 +109,7 @@ def final_summary(experiment: Experiment, folder: Path, seconds: float, argument
     """
     summary = experiment.summary()
     data = f"{experiment.dataset.name} ({experiment.dataset.source})"
-    title = f"{experiment.kind.title} on {data}: {summary['rounds']} rounds, {duration(seconds)}"
+    title = f"{experiment.method_class.title} on {data}: {summary['rounds']} rounds, {duration(seconds)}"
     lines = [click.style(title, bold=True), *accuracy_table(summary)]
     if "seconds_per_round" in summary:
         width = BYTES[experiment.settings.dtype]
@@ -162,7 +162,7 @@ def method_default_arguments(experiment: Experiment, other: str, arguments: Sequ
     from pfl_fast.methods import METHODS
 
     settings = experiment.settings
-    own_defaults = experiment.kind.defaults(settings.model, settings.dataset)
+    own_defaults = experiment.method_class.defaults(settings.model, settings.dataset)
     other_defaults = METHODS[other].defaults(settings.model, settings.dataset)
     values = {name: getattr(settings, name) for name in {**own_defaults, **other_defaults} if name in SETTINGS}
     differing = {n: v for n, v in values.items() if v != other_defaults.get(n, SETTINGS[n].default)}

@@ -1,4 +1,4 @@
-"""Who takes part in a round: pure functions of (seed, round)."""
+"""Sampling of the cohort of a round, a pure function of (seed, round)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Cohort:
 
 
 def sample(settings: RoundSettings, clients: int, round: int) -> Cohort:
-    """Draws the clients of a round, without replacement."""
+    """Samples the clients of a round without replacement."""
     everyone = list(range(clients))
     selected = _draw(key(settings.seed, "sample", round), everyone, _how_many(settings, clients, round))
     lost = round_half_up(settings.client_dropout * len(selected))
-    uploads = _draw(key(settings.seed, "dropout", round), selected, max(len(selected) - lost, 1))
+    uploading = _draw(key(settings.seed, "dropout", round), selected, max(len(selected) - lost, 1))
     to_all = settings.train_all or settings.broadcast_to_all
-    return Cohort(everyone if settings.train_all else selected, uploads, everyone if to_all else selected)
+    return Cohort(everyone if settings.train_all else selected, uploading, everyone if to_all else selected)
 
 
 def _how_many(settings: RoundSettings, clients: int, round: int) -> int:
@@ -47,7 +47,7 @@ def _draw(draw_key: int, clients: list[int], count: int) -> list[int]:
 
 
 def round_half_up(value: float) -> int:
-    """The nearest integer, halves upwards.
+    """Returns the nearest integer; halves are rounded up.
 
     >>> round_half_up(0.9 * 5), round_half_up(2.4)
     (5, 2)

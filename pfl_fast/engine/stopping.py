@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first ends the run at the next step, a second one at once."""
+"""Ctrl-C and SIGTERM: the first one ends the run before the next step, the second one immediately."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class StopFlag(threading.Event):
     """Set when the run was asked to stop.
 
     Attributes:
-        signal: which signal asked, if one did.
-        listening: whether signals set it now.
+        signal: number of the received signal, if any.
+        listening: True while signals set the flag.
     """
 
     signal: int | None = None
@@ -25,9 +25,9 @@ class StopFlag(threading.Event):
 
 @contextmanager
 def stop_on_signals(flag: StopFlag) -> Iterator[None]:
-    """Inside the block signals set the flag; elsewhere than in the main thread they are left as they are.
+    """Lets signals set ``flag`` inside the block. Outside the main thread, signals are not handled.
 
-    A block inside another one of the same flag changes nothing, so that a second signal still ends the run at once.
+    Nested blocks of the same flag have no effect, so a second signal still ends the run immediately.
     """
     if threading.current_thread() is not threading.main_thread() or flag.listening:
         yield
@@ -38,7 +38,7 @@ def stop_on_signals(flag: StopFlag) -> Iterator[None]:
     def ask(number: int, _frame: FrameType | None) -> None:
         flag.signal = number
         flag.set()
-        for each, handler in before.items():  # a second one is not to wait
+        for each, handler in before.items():  # a second signal ends the run immediately
             signal.signal(each, handler)
 
     for number in SIGNALS:

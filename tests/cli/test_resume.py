@@ -49,7 +49,7 @@ def test_options_are_the_settings_that_may_change(cli):
     ("arguments", "message"),
     [
         (["--lr", "1"], "--lr would change the results of the run"),
-        (["--rounds", "1"], "not taken away: was 2"),
+        (["--rounds", "1"], "must be at least 2, the number of the run"),
         (["--rounds", "many", "--workers", "-1"], "rounds: must be an integer"),
         (["--rounds", "many", "--workers", "-1"], "workers: must be at least 0"),
     ],
