@@ -99,7 +99,7 @@ def bad_inputs() -> list[BadInput]:
         BadInput("not square", lambda: op(x, w[..., :2], b), r"weight must be .*k, k\].*got \[3, 1, 3, 2\]"),
         BadInput("large kernel", lambda: op(x, large, b), r"k from 1 to 7.*got \[3, 1, 8, 8\].*run as conv2d"),
         BadInput("no outputs", lambda: op(x, w[:0], b[:0]), r"at least one channel, got \[0, 1, 3, 3\]"),
-        BadInput("bias", lambda: op(x, w, b[:2]), r"bias must be \[\*batch, o\] beside weight.*got \[2\]"),
+        BadInput("bias", lambda: op(x, w, b[:2]), r"bias must be \[\*batch, o\] \w+ weight.*got \[2\]"),
         BadInput("padding", lambda: op(x, w, b, 3), r"padding must be from 0 to k - 1 = 2, got 3"),
         BadInput("negative padding", lambda: op(x, w, b, -1), r"padding must be from 0 to k - 1 = 2, got -1"),
         BadInput("small", lambda: op(x[..., :3], w, b), r"x must be at least 4 pixels high and wide.*got.*8, 3\]"),

@@ -76,9 +76,7 @@ def bad_inputs() -> list[BadInput]:
     name = "pfl_fast::cpn_route: "
     return [
         BadInput("one row", lambda: route(h[0], a, g, b), name + r"h must be \[\*batch, b, K\], got shape \[2\]"),
-        BadInput(
-            "width", lambda: route(h, h, g, b), name + r"a must have shape \[3, 4\] beside h \[3, 2\], got \[3, 2\]"
-        ),
+        BadInput("width", lambda: route(h, h, g, b), name + r"a must have shape \[3, 4\] \w+ h \[3, 2\], got \[3, 2\]"),
         BadInput("gamma", lambda: route(h, a, g[:2], b), name + r"gamma must have shape \[4\].*got \[2\]"),
         BadInput("beta", lambda: route(h, a, g, b[None]), name + r"beta must have shape \[4\].*got \[1, 4\]"),
         BadInput("integers", lambda: route(h.long(), a, g, b), name + r"h must be float64.*got .*(Long|int64)"),

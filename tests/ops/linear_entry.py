@@ -96,7 +96,7 @@ def bad_inputs() -> list[BadInput]:
         BadInput("clients", lambda: op(x, w[None], b), r"weight must be .*batch.*got \[1, 200, 300\]"),
         BadInput("other clients", lambda: op(x[None], w.expand(2, -1, -1), b), r"weight must be .*got \[2, 200, 300\]"),
         BadInput("a vector", lambda: op(x, b, b), r"weight must be .*got \[200\]"),
-        BadInput("bias", lambda: op(x, w, b[:2]), r"bias must be \[\*batch, n\] beside weight.*got \[2\]"),
+        BadInput("bias", lambda: op(x, w, b[:2]), r"bias must be \[\*batch, n\] \w+ weight.*got \[2\]"),
         BadInput("bias of a client", lambda: op(x, w, b[None]), r"bias must be \[\*batch, n\].*got \[1, 200\]"),
         BadInput("small", lambda: op(x[:2, :3], w[:2, :4], b[:2]), r"weight must be .*the k of x.*got \[2, 4\]"),
         BadInput("small bias", lambda: op(x[:2], w[:2], b), r"bias must be .*got \[200\]"),
