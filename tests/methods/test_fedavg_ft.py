@@ -2,7 +2,7 @@ import pytest
 
 from tests.engine import toys
 from tests.methods.compare import COMMON, assert_equals_naive, assert_same, distance, final, model_of, part_of
-from tests.methods.naive_regularised import Finale
+from tests.methods.naive_regularised import FedAvgFT
 
 CASES = {
     **COMMON,
@@ -13,14 +13,14 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_rounds_and_fine_tuning_equal_the_naive_ones(case):
-    assert_equals_naive("fedavg-ft", CASES[case], Finale)
+    assert_equals_naive("fedavg-ft", CASES[case], FedAvgFT)
 
 
 def test_before_the_fine_tuning_it_is_fedavg():
     values = {"join_ratio": 0.6, "momentum": 0.5}
-    fedavg, tuned = final("fedavg", **values), final("fedavg-ft", **values)
-    assert_same(model_of(tuned, owner="server"), model_of(fedavg, owner="server"))
-    assert distance(model_of(tuned), model_of(fedavg)) > 1e-2
+    fedavg, fine_tuned_parts = final("fedavg", **values), final("fedavg-ft", **values)
+    assert_same(model_of(fine_tuned_parts, owner="server"), model_of(fedavg, owner="server"))
+    assert distance(model_of(fine_tuned_parts), model_of(fedavg)) > 1e-2
 
 
 def test_the_fine_tuning_is_a_round_of_its_own_in_which_everybody_trains():

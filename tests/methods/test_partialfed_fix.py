@@ -148,7 +148,7 @@ def test_models_without_stages_have_fewer_strategies():
     }
     assert {strategy: loaded(strategy, model) for strategy in expected} == expected
     for strategy in ("s1", "AaBb", "wo_se", "wo_fb"):
-        with pytest.raises(ConfigError, match="it can have full, s1-s4, fc, wo_bn, wo_bn_fc, or a function"):
+        with pytest.raises(ConfigError, match="choose one of full, s1-s4, fc, wo_bn, wo_bn_fc, or a function"):
             loaded(strategy, model)
     with pytest.raises(ConfigError, match=r"'wo_bnfc' is none .* did you mean 'wo_bn_fc'"):
         loaded("wo_bnfc", model)
