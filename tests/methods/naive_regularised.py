@@ -188,7 +188,7 @@ class FedPHP(Federation):
 
 
 class FedProto(Federation):
-    shared, not_compared = (), ("own.",)
+    shared, not_compared = (), ("local_prototypes.",)
 
     def __init__(self, method, experiment):
         super().__init__(method, experiment)
