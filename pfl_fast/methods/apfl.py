@@ -67,8 +67,8 @@ class APFL(FedAvg):
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, the personal model v, and alpha."""
         modules = {"extractor": backbone.extractor, "head": backbone.head}
-        own = {f"personal_{part}": personal(module) for part, module in modules.items()}
-        return {**super().parts(backbone), **own, "mixing": personal(Mixing(self.options.alpha))}
+        extra = {f"personal_{part}": personal(module) for part, module in modules.items()}
+        return {**super().parts(backbone), **extra, "mixing": personal(Mixing(self.options.alpha))}
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase that trains w, v and alpha together; each term of the loss reaches only its own."""

@@ -42,8 +42,8 @@ class Ditto(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts and a personal model."""
-        own = {"personal_extractor": personal(backbone.extractor), "personal_head": personal(backbone.head)}
-        return {**super().parts(backbone), **own}
+        extra = {"personal_extractor": personal(backbone.extractor), "personal_head": personal(backbone.head)}
+        return {**super().parts(backbone), **extra}
 
     def phases(self, round: int) -> list[Phase]:
         """Returns a phase for v, while w is the received model, then one for w."""

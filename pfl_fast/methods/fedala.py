@@ -124,15 +124,15 @@ class FedALA(Method):
         """Returns the global lower layers, and resets the convergence state of W."""
         if at != "start":
             return {}
-        fresh = {"learning": torch.ones_like, "losses": torch.zeros_like, "count": torch.zeros_like}
-        found = {f"ala.{name}": like(client[f"ala.{name}"]) for name, like in fresh.items()}
-        return {**found, **{name: client[f"global_{name}"] for name in self.lower}}
+        reset = {"learning": torch.ones_like, "losses": torch.zeros_like, "count": torch.zeros_like}
+        values = {f"ala.{name}": like(client[f"ala.{name}"]) for name, like in reset.items()}
+        return {**values, **{name: client[f"global_{name}"] for name in self.lower}}
 
     def mixed_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Returns ``CE(theta_hat)``; the pass updates copies of BatchNorm's running statistics, which are dropped."""
-        own, theirs = ([get(client, prefix + name).detach() for name in self.top] for prefix in ("", "global_"))
+        own, global_ = ([get(client, prefix + name).detach() for name in self.top] for prefix in ("", "global_"))
         weights = [get(client.ala.weights, name) for name in self.top]
-        theta_hat = dict(zip(self.top, ops.mix(own, theirs, weights), strict=True))
+        theta_hat = dict(zip(self.top, ops.mix(own, global_, weights), strict=True))
         if self.in_head:
             z = batch.cached["features"]
         else:
@@ -160,9 +160,9 @@ class FedALA(Method):
 
     def mix_top_layers(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """Returns theta_hat as the new top layers."""
-        own, theirs = ([client[prefix + name] for name in self.top] for prefix in ("", "global_"))
+        own, global_ = ([client[prefix + name] for name in self.top] for prefix in ("", "global_"))
         weights = [client[f"ala.weights.{name}"] for name in self.top]
-        theta_hat = dict(zip(self.top, ops.mix(own, theirs, weights), strict=True))
+        theta_hat = dict(zip(self.top, ops.mix(own, global_, weights), strict=True))
         return {**theta_hat, "ala.started": torch.ones_like(client["ala.started"])}
 
 

@@ -49,7 +49,7 @@ class FedDyn(FedAvg):
     title = "FedDyn"
     paper = "Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021"
     summary = "one model for all; a regulariser that clients and server update in every round"
-    reading = "alpha is the same for all clients; gradients are not clipped; BatchNorm's statistics are averaged"
+    reading = "alpha is the same for all clients; gradients are not clipped; BatchNorm's statistics are plain averages"
     public_code = (
         "the authors': alpha is divided by the client's relative number of samples, gradients are clipped at 10. "
         "PFLlib: the norm is not squared (compat=pfllib), and lost clients shrink the model"

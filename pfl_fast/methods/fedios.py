@@ -77,7 +77,7 @@ class FediOSOptions:
     rank: int | None = option(None, "dimension r of each subspace; none: floor(d / (N + 1))", minimum=1)
     basis: str = option(
         "gaussian",
-        "numbers the orthonormal basis is computed from",
+        "source of the orthonormal basis",
         ["gaussian", "uniform", "identity"],
     )
     remainder: str = option("unused", "use of basis columns beyond (N + 1) r", ["unused", "generic"])
@@ -98,8 +98,8 @@ class FediOS(Method):
     summary = "shared and personal extractor, projected onto orthogonal subspaces under one shared head"
     family = CHOSEN
     reading = (
-        "projections A A^T of width d, as square matrices cannot satisfy Eq. 6; the inner product is then 0, and the "
-        "regulariser has an effect only with post_activation=relu"
+        "projections A A^T of width d, as square matrices cannot satisfy Eq. 6; the inner product is then 0; "
+        "post_activation=relu gives the regulariser an effect"
     )
     public_code = "no public code is known"
     Options = FediOSOptions

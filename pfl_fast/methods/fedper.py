@@ -18,7 +18,7 @@ class FedPer(Method):
     paper = "Arivazhagan et al., Federated Learning with Personalization Layers, arXiv:1912.00818"
     summary = "shared extractor, personal head, trained together"
     family = PARTS
-    reading = "the head is the model's last layer, as in the other papers"
+    reading = "the head is the last part of the model, cut as in the other papers"
     public_code = ""
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:

@@ -61,8 +61,11 @@ class FedPHP(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts and p."""
-        own = {"inherited_extractor": client_buffer(backbone.extractor), "inherited_head": client_buffer(backbone.head)}
-        return {**super().parts(backbone), **own}
+        extra = {
+            "inherited_extractor": client_buffer(backbone.extractor),
+            "inherited_head": client_buffer(backbone.head),
+        }
+        return {**super().parts(backbone), **extra}
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase; the features of p are computed once per round."""

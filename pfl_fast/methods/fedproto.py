@@ -55,7 +55,7 @@ class FedProto(Method):
         "prototypes are accumulated during training, as in the authors' code; the distance is the mean over features; "
         "the head predicts until the client has received prototypes"
     )
-    public_code = "PFLlib: prototypes are averaged without counts (compat=pfllib), and computed after training"
+    public_code = "PFLlib: prototypes are averaged without counts (compat=pfllib) and come from a pass after training"
     Options = FedProtoOptions
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
@@ -64,7 +64,7 @@ class FedProto(Method):
         return {
             "extractor": personal(backbone.extractor),
             "head": personal(backbone.head),
-            "own": round_buffer(prototypes, upload_to="prototypes"),
+            "local_prototypes": round_buffer(prototypes, upload_to="prototypes"),
             "prototypes": frozen(prototypes, "prototypes"),
         }
 
@@ -72,8 +72,8 @@ class FedProto(Method):
         """Returns cross entropy and distance; adds the features to the sums of their classes."""
         z = client.extractor(batch.x)
         classes = F.one_hot(batch.y, self.context.classes).to(z.dtype)
-        client.own.means.add_(classes.T @ z.detach())
-        client.own.counts.add_(classes.sum(0))
+        client.local_prototypes.means.add_(classes.T @ z.detach())
+        client.local_prototypes.counts.add_(classes.sum(0))
         known = (client.prototypes.counts > 0).to(z.dtype)[batch.y]
         distance = (known * (z - client.prototypes.means[batch.y]).square().mean(-1)).mean()
         loss = cross_entropy(client.head(z), batch.y) + self.options.lam * distance

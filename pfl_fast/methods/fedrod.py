@@ -35,8 +35,8 @@ class FedRoD(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, a personal head, and the client's class counts."""
-        own = {"personal_head": personal(backbone.head), "counts": client_buffer(Counts(self.context.classes))}
-        return {**super().parts(backbone), **own}
+        extra = {"personal_head": personal(backbone.head), "counts": client_buffer(Counts(self.context.classes))}
+        return {**super().parts(backbone), **extra}
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase that trains all parts; each parameter gets the gradient of one of the two losses."""

@@ -76,7 +76,7 @@ class PartialFedAdaptiveOptions:
         0.965, "temperature factor per round, with annealing=exponential", minimum=1e-6, maximum=1
     )
     tau_floor: float = option(0.05, "minimum temperature", minimum=1e-6)
-    policy_optimizer: str = option("adam", "optimizer of the strategy", ["adam", "sgd"])
+    policy_optimizer: str = option("adam", "optimizer of the strategy; sgd: as for the model", ["adam", "sgd"])
     policy_lr: float = option(0.01, "learning rate of the strategy, with Adam", minimum=0)
 
 
@@ -162,15 +162,15 @@ class PartialFedAdaptive(Method):
         segments = [self.segments[name] for name in local]
         parameters = ops.mix(list(local.values()), list(global_.values()), u, segments, hard=True)
         buffers = [
-            (name, mine, client.global_.get_buffer(name), u[self.segments[name]] >= 0.5)
-            for name, mine in client.local.named_buffers()
+            (name, buffer, client.global_.get_buffer(name), u[self.segments[name]] >= 0.5)
+            for name, buffer in client.local.named_buffers()
             if name in self.segments
         ]
-        used = {name: torch.where(is_global, theirs, mine) for name, mine, theirs, is_global in buffers}
+        used = {name: torch.where(is_global, other, own) for name, own, other, is_global in buffers}
         logits: Tensor = functional_call(client.local, {**dict(zip(local, parameters, strict=True)), **used}, (x,))
-        for name, mine, theirs, is_global in buffers:
-            mine.copy_(torch.where(is_global, mine, used[name]))
-            theirs.copy_(torch.where(is_global, used[name], theirs))
+        for name, own, other, is_global in buffers:
+            own.copy_(torch.where(is_global, own, used[name]))
+            other.copy_(torch.where(is_global, used[name], other))
         return logits
 
     def selected_copies(self, client: Tensors, seed: Tensor, tau: float) -> Tensors:
@@ -183,9 +183,9 @@ class PartialFedAdaptive(Method):
         """Returns ``W_t^c``; integer tensors are taken from the copy with the larger alpha."""
         a, local, global_ = client["policy.logits"], part_of(client, "local"), part_of(client, "global_")
         likelier = a[:, 1] > a[:, 0]
-        result = {n: torch.where(likelier[self.segments[n]], global_[n], mine) for n, mine in local.items()}
+        result = {n: torch.where(likelier[self.segments[n]], global_[n], value) for n, value in local.items()}
         if self.options.sample == "soft":
-            names = [name for name, mine in local.items() if mine.is_floating_point()]
+            names = [name for name, value in local.items() if value.is_floating_point()]
             alpha, segments = torch.softmax(a, dim=1)[:, 1], [self.segments[name] for name in names]
             soft = ops.mix([local[n] for n in names], [global_[n] for n in names], alpha, segments)
             result.update(zip(names, soft, strict=True))

@@ -81,11 +81,10 @@ class PFedMe(FedAvg):
 
     def step_shared(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """Returns ``w - eta lam (w - theta)`` as the new w; its running statistics are theta's."""
-        found = {}
+        found, rate = {}, progress.lr * self.options.lam
         for name in as_theta(client):
             w, theta = name.removeprefix("personal_"), client[name]
-            step = progress.lr * self.options.lam * (client[w] - theta) if w in self.context.parameters else None
-            found[w] = theta if step is None else client[w] - step
+            found[w] = client[w] - rate * (client[w] - theta) if w in self.context.parameters else theta
         return found
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:

@@ -1,4 +1,4 @@
-"""A few rounds of an experiment against those of the naive federation, or of another experiment."""
+"""Comparisons of an experiment with the naive implementation, or with another experiment."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from pfl_fast.data.federated import FederatedData
 from tests.engine import toys
 from tests.methods.naive import Federation
 
-# What all methods are compared under.
+# Settings under which all methods are compared.
 COMMON = {
     "plain": {},
     "momentum and decay": {"momentum": 0.9, "weight_decay": 0.05},
@@ -21,20 +21,20 @@ COMMON = {
     "all train, some are averaged": {"train_all": True, "join_ratio": 0.4, "momentum": 0.5},
     "sent to all": {"broadcast_to_all": True, "join_ratio": 0.4, "model": toys.with_batch_norm()},
 }
-# For methods whose third round depends on the first.
+# For methods with state that acts from the third round on.
 LONGER = {case: {"rounds": 3, **values} for case, values in COMMON.items()}
 
 
 def assert_equals_naive(method, values, federation=Federation):
-    """Every tensor of the server and the clients, the losses and what the clients predict, to 1e-6 in float64."""
+    """Asserts that all tensors, losses and predictions are equal to 1e-6 in float64."""
     untrained = toys.experiment(method, **values)
     assert isinstance(untrained.data, FederatedData)
     expected = federation(method, untrained).rounds()
     with toys.ran(method, **values) as running:
         mine, theirs = toys.state_of(running), expected.tensors()
-        hidden = (" momentum.", *(f" {name}" for name in expected.hidden))
-        own = {name for name in mine if not any(part in name for part in hidden)}
-        # An ablation has fewer modules than the naive client, whose others are not used then.
+        not_compared = (" momentum.", *(f" {name}" for name in expected.not_compared))
+        own = {name for name in mine if not any(part in name for part in not_compared)}
+        # With an ablation the package has fewer modules than the naive client, which does not use the others.
         assert own - theirs.keys() == set()
         for name in sorted(own):
             torch.testing.assert_close(
@@ -43,7 +43,7 @@ def assert_equals_naive(method, values, federation=Federation):
         x, _ = running.data.take(running.data.union("test"))
         for client in range(running.data.clients):
             torch.testing.assert_close(running.client(client)(x), expected.predict(client, x), rtol=1e-6, atol=1e-6)
-        if not expected.records:
+        if not expected.compares_losses:
             return running, expected
         losses = [pair for client in expected.clients for pair in client.losses]
         recorded = sum(r["train_loss"] * r["samples"] for r in running.records if r["round"])
@@ -52,13 +52,13 @@ def assert_equals_naive(method, values, federation=Federation):
 
 
 def final(method, **values):
-    """Every tensor after all rounds."""
+    """Returns all tensors after all rounds."""
     with toys.ran(method, **values) as running:
         return toys.state_of(running)
 
 
 def before_the_final_round(method, **values):
-    """Every tensor after the last round, before clients train alone."""
+    """Returns all tensors after the last round, before the final fine-tuning."""
     running = toys.experiment(method, **values)
     try:
         for record in running.rounds():
@@ -69,7 +69,7 @@ def before_the_final_round(method, **values):
 
 
 def initial(method, **values):
-    """Every tensor before the first round."""
+    """Returns all tensors before the first round."""
     untrained = toys.experiment(method, **values)
     try:
         return toys.state_of(untrained)
@@ -78,35 +78,35 @@ def initial(method, **values):
 
 
 def predictions(method, **values):
-    """``[clients, samples, classes]``: what every client's model says about everybody's test samples."""
+    """Returns ``[clients, samples, classes]`` logits of every client's model on the test samples of all clients."""
     with toys.ran(method, **values) as running:
         x, _ = running.data.take(running.data.union("test"))
         return torch.stack([running.client(client)(x) for client in range(running.data.clients)]).detach()
 
 
 def part_of(state, part, owner=""):
-    """The tensors of a part, by owner and name inside it; of the server and all clients, or of one owner."""
+    """Returns the tensors of a part, by owner and name; of the server and all clients, or of one owner."""
     middle = f" {part}."
     return {name.replace(middle, " "): t for name, t in state.items() if middle in name and name.startswith(owner)}
 
 
-def model_of(state, before="", owner="client"):
-    """Extractors and heads, or others whose names begin with ``before``, of all clients or of one owner."""
+def model_of(state, prefix="", owner="client"):
+    """Returns the tensors of ``<prefix>extractor`` and ``<prefix>head`` of all clients or of one owner."""
     found = {}
     for part in ("extractor", "head"):
-        found.update({f"{part} {name}": t for name, t in part_of(state, before + part, owner).items()})
+        found.update({f"{part} {name}": t for name, t in part_of(state, prefix + part, owner).items()})
     assert found
     return found
 
 
 def distance(mine, theirs):
-    """Of everything together."""
+    """Returns the Euclidean distance of all tensors together."""
     assert mine.keys() == theirs.keys()
     return torch.sqrt(sum(((mine[name] - theirs[name]).double() ** 2).sum() for name in mine)).item()
 
 
 def assert_same(mine, theirs, tolerance=0.0):
-    """To the bit, unless the arithmetic is another."""
+    """Asserts that tensors are equal, by default to the bit."""
     assert mine.keys() == theirs.keys()
     for name, value in mine.items():
         torch.testing.assert_close(
@@ -115,5 +115,5 @@ def assert_same(mine, theirs, tolerance=0.0):
 
 
 def labelled(labels):
-    """Features with these labels; with ``toys.partition_of``'s clients: of all training samples, then of all tests."""
+    """Returns features with these labels: of the training samples of all clients, then of their test samples."""
     return replace(toys.features(len(labels)), y=np.array(labels, dtype=np.int64))

@@ -1,7 +1,7 @@
-"""FedAvg, Local and FedPer once more, from the papers alone: a module per client, loops, eager losses.
+"""Naive FedAvg, Local and FedPer, written from the papers: a module per client, plain loops, eager losses.
 
-Nothing of the library is used but the order of batches, who takes part, the initial weights and the noise. The naive
-versions of other methods build on it.
+The package provides only the order of batches, the sampled clients, the initial weights and the noise. The naive
+versions of the other methods derive from this one.
 """
 
 from copy import deepcopy
@@ -19,16 +19,16 @@ BANDWIDTHS = (10, 15, 20, 50)
 
 @dataclass
 class NaiveClient:
-    """A client: its modules by name, and tensors beside them, by part and name."""
+    """One client: modules by name, and further tensors by part and name."""
 
     number: int
     modules: dict
-    notes: dict = field(default_factory=dict)
-    losses: list = field(default_factory=list)  # (samples, loss), of all rounds
+    state: dict = field(default_factory=dict)
+    losses: list = field(default_factory=list)  # (number of samples, loss) of every step
 
 
 def exchanged(module, policy):
-    """The tensors of a module that leave a client, by name."""
+    """Returns the tensors of a module that are exchanged under a BatchNorm policy, by name."""
     local = set()
     for path, layer in module.named_modules():
         if isinstance(layer, _BatchNorm):
@@ -40,14 +40,14 @@ def exchanged(module, policy):
     return {name: tensor for name, tensor in module.state_dict().items() if name not in local}
 
 
-def give(source, target, policy):
-    """Overwrites what is exchanged."""
+def copy_exchanged(source, target, policy):
+    """Copies the exchanged tensors of ``source`` to ``target``."""
     for name, tensor in exchanged(target, policy).items():
         tensor.copy_(source.state_dict()[name])
 
 
 def average(uploads, weights):
-    """Tensor by tensor, client by client; integers are the first one's."""
+    """Returns the weighted sum of the uploads, by name; integer tensors are copied from the first upload."""
     result = {}
     for name, first in uploads[0].items():
         if first.is_floating_point():
@@ -58,24 +58,24 @@ def average(uploads, weights):
 
 
 class Federation:
-    """Runs ``rounds`` on the data, the model and the settings of an experiment that has not run. As it is: FedAvg."""
+    """Runs FedAvg on the data, the model and the settings of an experiment that has not run."""
 
-    shared = ("extractor", "head")  # averaged
-    to_all = True  # everybody receives what is shared, not only those who take part
+    shared = ("extractor", "head")  # averaged modules
+    to_all = True  # True if all clients receive the shared modules, False if only the sampled ones
     trained = ("extractor", "head")
-    beside = ()  # a client's modules besides extractor and head, which start as the library's do
-    hidden = ()  # what the library's client or server has for its own use: not compared
-    records = True  # whether the losses are compared
+    extra_modules = ()  # modules of a client in addition to extractor and head, with the package's initial values
+    not_compared = ()  # prefixes of tensors that only the package has
+    compares_losses = True  # True if the recorded losses are compared
 
     def __init__(self, method, experiment):
         self.method, self.data, self.settings = method, experiment.data, experiment.settings
         self.o = experiment.options
         self.policy = experiment.part_table.batch_norm
         initial = deepcopy(experiment.part_table.client)
-        modules = {name: getattr(initial, name) for name in ("extractor", "head", *self.beside)}
+        modules = {name: getattr(initial, name) for name in ("extractor", "head", *self.extra_modules)}
         self.clients = [NaiveClient(i, deepcopy(modules)) for i in range(self.data.clients)]
         self.server = {name: deepcopy(modules[name]) for name in self.shared}
-        self.notes = {}
+        self.state = {}
 
     def rounds(self):
         for number in range(1, self.settings.rounds + 1):
@@ -91,7 +91,7 @@ class Federation:
         for i in cohort.receiving:
             self.receive(self.clients[i])
         for client in self.clients:
-            self.receive_what_all_receive(client)
+            self.receive_broadcast(client)
 
     def aggregate(self, uploading):
         weights = self.weights(uploading)
@@ -104,9 +104,9 @@ class Federation:
 
     def receive(self, client, at_start=False):
         for name in self.shared:
-            give(self.server[name], client.modules[name], self.policy)
+            copy_exchanged(self.server[name], client.modules[name], self.policy)
 
-    def receive_what_all_receive(self, client):
+    def receive_broadcast(self, client):
         if self.to_all:
             Federation.receive(self, client)
 
@@ -122,8 +122,8 @@ class Federation:
     def train(self, client, number):
         self.epochs(client, number, range(self.settings.local_epochs))
 
-    def epochs(self, client, number, epochs, trained=None, loss=None, correct=None):
-        """Plain training of some modules; ``correct`` may change the gradients. Returns the number of steps."""
+    def epochs(self, client, number, epochs, trained=None, loss=None, edit_gradients=None):
+        """Trains modules by SGD; ``edit_gradients`` is called before each step. Returns the number of steps."""
         loss = loss or self.loss
         train_mode(client)
         parameters = [p for name in trained or self.trained for p in client.modules[name].parameters()]
@@ -133,15 +133,15 @@ class Federation:
             optimizer.zero_grad()
             value = loss(client, x, y, seed)
             value.backward()
-            if correct:
-                correct(client)
+            if edit_gradients:
+                edit_gradients(client)
             optimizer.step()
             client.losses.append((len(y), value.item()))
             steps += 1
         return steps
 
     def batches(self, client, number, epochs, step=0):
-        """Of several epochs, each with the key of its noise."""
+        """Yields the batches of several epochs, each with the seed of its noise."""
         for epoch in epochs:
             for x, y, _ in self.data.batches(client.number, number, epoch):
                 yield x, y, key(self.settings.seed, "noise", client.number, number, step)
@@ -150,17 +150,17 @@ class Federation:
     def loss(self, client, x, y, seed):
         return F.cross_entropy(client.modules["head"](client.modules["extractor"](x)), y)
 
-    def mirror(self, client, before=""):
-        """Parameters of extractor and head that are exchanged, by name; ``before`` says of which extractor and head."""
+    def exchanged_parameters(self, client, prefix=""):
+        """Returns the exchanged parameters of the modules ``<prefix>extractor`` and ``<prefix>head``, by name."""
         return {
             f"{part}.{name}": parameter
             for part in ("extractor", "head")
-            for name, parameter in client.modules[before + part].named_parameters()
-            if name in exchanged(client.modules[before + part], self.policy)
+            for name, parameter in client.modules[prefix + part].named_parameters()
+            if name in exchanged(client.modules[prefix + part], self.policy)
         }
 
     def predict(self, number, x):
-        """Logits of a client's model, without noise."""
+        """Returns the logits of a client's model in evaluation mode."""
         client = self.clients[number]
         for module in client.modules.values():
             module.eval()
@@ -171,14 +171,14 @@ class Federation:
         return client.modules["head"](client.modules["extractor"](x))
 
     def tensors(self):
-        """Everything by the names the engine has for it."""
+        """Returns all tensors by the names of the package."""
         found = {}
-        owners = [("server", self.server, self.notes)]
-        owners += [(f"client {c.number}", c.modules, c.notes) for c in self.clients]
-        for owner, modules, notes in owners:
+        owners = [("server", self.server, self.state)]
+        owners += [(f"client {c.number}", c.modules, c.state) for c in self.clients]
+        for owner, modules, state in owners:
             for name, module in modules.items():
                 found.update({f"{owner} {name}.{n}": t for n, t in module.state_dict().items()})
-            for name, tensors in notes.items():
+            for name, tensors in state.items():
                 found.update({f"{owner} {name}.{n}" if n else f"{owner} {name}": t for n, t in tensors.items()})
         return found
 
@@ -197,7 +197,7 @@ def train_mode(client):
 
 
 def load(module, values):
-    """Overwrites tensors by name."""
+    """Overwrites tensors of a module by name."""
     for name, value in values.items():
         module.state_dict()[name].copy_(value)
 
@@ -207,7 +207,7 @@ def copies(tensors):
 
 
 def mmd(h, h0):
-    """Mean over pairs of ``k(h, h) + k(h0, h0) - 2 k(h, h0)``, k a sum of Gaussians of squared distances."""
+    """Returns the mean over pairs of ``k(h, h) + k(h0, h0) - 2 k(h, h0)``; k is a sum of Gaussians."""
 
     def k(a, b):
         distance = ((a[:, None] - b[None]) ** 2).sum(-1)

@@ -1,4 +1,4 @@
-"""FedAFK once more, from the paper alone: plain modules, a mixture that is a module of its own, gradients by hand."""
+"""Naive FedAFK, written from the paper: plain modules, the mixture as a separate module, gradients by hand."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from tests.methods.naive import Federation, give
+from tests.methods.naive import Federation, copy_exchanged
 
 
 @dataclass
 class NaiveClient:
-    """A client: its modules by name, and mu."""
+    """One client: modules by name, and mu."""
 
     number: int
     modules: dict
     mu: torch.Tensor
-    losses: list = field(default_factory=list)  # (samples, loss), of all rounds
-    mus: list = field(default_factory=list)  # (samples, mu before the step), likewise
+    losses: list = field(default_factory=list)  # (number of samples, loss) of every step
+    mus: list = field(default_factory=list)  # (number of samples, mu before the step) of every step
 
 
 class AFKFederation(Federation):
@@ -43,9 +43,9 @@ class AFKFederation(Federation):
     shared = ("extractor",)
 
     def receive(self, client, at_start=False):
-        give(self.server["extractor"], client.modules["global_extractor"], self.policy)
+        copy_exchanged(self.server["extractor"], client.modules["global_extractor"], self.policy)
 
-    def receive_what_all_receive(self, client):
+    def receive_broadcast(self, client):
         pass
 
     def upload(self, client, name):
@@ -92,7 +92,7 @@ class AFKFederation(Federation):
     def global_step(self, client, x, y):
         m = client.modules
         loss = F.cross_entropy(m["random_head"](m["global_extractor"](x)), y)
-        give_gradients(m["global_extractor"], gradients(loss, m["global_extractor"]))
+        set_gradients(m["global_extractor"], gradients(loss, m["global_extractor"]))
         return loss
 
     def extractor_step(self, client, x, y):
@@ -101,7 +101,7 @@ class AFKFederation(Federation):
             f_g = m["global_extractor"](x)
         if (o.afa or self.lam) and o.schedule == "interleaved":
             total = F.cross_entropy(m["random_head"](f_g), y)
-            give_gradients(m["global_extractor"], gradients(total, m["global_extractor"]))
+            set_gradients(m["global_extractor"], gradients(total, m["global_extractor"]))
             total = total.item()
         f_g = None if f_g is None else f_g.detach()
         # At theta_i itself.
@@ -109,30 +109,30 @@ class AFKFederation(Federation):
             own = m["extractor"] if not o.afa or o.mu_grad == "reuse" else deepcopy(m["extractor"])
             loss = self.objective(client, own(x), f_g, y)
             g = gradients(loss, own)
-            give_gradients(m["extractor"], g)
+            set_gradients(m["extractor"], g)
             total += loss.item()
         if not o.afa:
             return total
         mu = client.mu.detach()
-        apart = [
+        difference = [
             a.detach() - b.detach()
             for a, b in zip(m["extractor"].parameters(), m["global_extractor"].parameters(), strict=True)
         ]
         if o.mu_grad == "reuse":
             g_g = [p.grad for p in m["global_extractor"].parameters()]
             g_mu = [mu * a + (1 - mu) * b for a, b in zip(g, g_g, strict=True)]
-            client.mu.grad = sum((a * b).sum() for a, b in zip(apart, g_mu, strict=True))
+            client.mu.grad = sum((a * b).sum() for a, b in zip(difference, g_mu, strict=True))
             return total
-        # At the mixture, whose running statistics the client keeps.
+        # At the mixture; the client keeps its running statistics.
         bar = deepcopy(m["extractor"])
         load(bar, self.mixture(client))
         loss = self.objective(client, bar(x), f_g, y)
         g = gradients(loss, bar)
-        for mine, its in zip(m["extractor"].buffers(), bar.buffers(), strict=True):
-            mine.copy_(its)
-        client.mu.grad = sum((a * b).sum() for a, b in zip(apart, g, strict=True))
+        for kept, updated in zip(m["extractor"].buffers(), bar.buffers(), strict=True):
+            kept.copy_(updated)
+        client.mu.grad = sum((a * b).sum() for a, b in zip(difference, g, strict=True))
         if o.mu_grad == "joint":
-            give_gradients(m["extractor"], [mu * each for each in g])
+            set_gradients(m["extractor"], [mu * each for each in g])
         return total + loss.item()
 
     def head_step(self, client, x, y):
@@ -140,7 +140,7 @@ class AFKFederation(Federation):
         with torch.no_grad():
             features = m["extractor"](x)
         loss = F.cross_entropy(m["head"](features), y)
-        give_gradients(m["head"], gradients(loss, m["head"]))
+        set_gradients(m["head"], gradients(loss, m["head"]))
         return loss
 
     def objective(self, client, f_i, f_g, y):
@@ -176,7 +176,7 @@ def gradients(loss, module):
     return torch.autograd.grad(loss, list(module.parameters()))
 
 
-def give_gradients(module, values):
+def set_gradients(module, values):
     for parameter, value in zip(module.parameters(), values, strict=True):
         parameter.grad = value
 

@@ -1,4 +1,4 @@
-"""FedCP once more, from the paper alone."""
+"""Naive FedCP, written from the paper."""
 
 from copy import deepcopy
 
@@ -8,11 +8,11 @@ from torch import nn
 
 from pfl_fast.ops import reference
 from pfl_fast.randomness import key
-from tests.methods.naive import Federation, exchanged, give, mmd
+from tests.methods.naive import Federation, copy_exchanged, exchanged, mmd
 
 
 class CPFederation(Federation):
-    """A client has a context u beside its modules, and the shares s of its samples are kept."""
+    """FedCP; clients have a context u and a list of the means of s."""
 
     to_all = False
 
@@ -24,8 +24,8 @@ class CPFederation(Federation):
             m |= {"global_extractor": deepcopy(m["extractor"]), "global_head": deepcopy(m["head"])}
             if self.o.cpn:
                 m["cpn"] = Policy(experiment.part_table.client.cpn, self.o)
-            client.notes["context"] = {"vector": self.first_context(client)}
-            client.shares = []  # (samples, mean of s), of all rounds
+            client.state["context"] = {"vector": self.first_context(client)}
+            client.shares = []  # (number of samples, mean of s) of every step
         if self.o.cpn:
             self.shared, self.trained = (*self.shared, "cpn"), (*self.trained, "cpn")
             self.server["cpn"] = deepcopy(self.clients[0].modules["cpn"])
@@ -41,22 +41,22 @@ class CPFederation(Federation):
     def receive(self, client, at_start=False):
         for name in self.shared:
             if name != "head":
-                give(self.server[name], client.modules[name], self.policy)
+                copy_exchanged(self.server[name], client.modules[name], self.policy)
             if name != "cpn":
-                give(self.server[name], client.modules[f"global_{name}"], self.policy)
+                copy_exchanged(self.server[name], client.modules[f"global_{name}"], self.policy)
         if self.o.cpn_input != "random" and not (self.o.random_first and at_start):
-            client.notes["context"] = {"vector": context(client.modules["head"])}
+            client.state["context"] = {"vector": context(client.modules["head"])}
 
-    def receive_what_all_receive(self, client):
+    def receive_broadcast(self, client):
         if self.o.extractor_to_all:
             for name in ("extractor", "global_extractor"):
-                give(self.server["extractor"], client.modules[name], self.policy)
+                copy_exchanged(self.server["extractor"], client.modules[name], self.policy)
 
     def upload(self, client, name):
         if name != "head":
             return super().upload(client, name)
-        mine, everyones = (exchanged(client.modules[n], self.policy) for n in ("head", "global_head"))
-        return {key_: (mine[key_] + everyones[key_]) / 2 for key_ in mine}
+        personal, global_ = (exchanged(client.modules[n], self.policy) for n in ("head", "global_head"))
+        return {key_: (personal[key_] + global_[key_]) / 2 for key_ in personal}
 
     def loss(self, client, x, y, seed):
         frozen = client.modules["global_extractor"]
@@ -71,7 +71,7 @@ class CPFederation(Federation):
 
     def out(self, client, h, seed=None):
         """``W_hd(r * h) + W_i_hd(s * h)``."""
-        m, u = client.modules, client.notes["context"]["vector"]
+        m, u = client.modules, client.state["context"]["vector"]
         if not self.o.cpn:
             if not self.o.gh:
                 return m["head"](h)
@@ -93,7 +93,7 @@ class CPFederation(Federation):
 
 
 class Policy(nn.Module):
-    """The conditional policy network with the weights of ``initial``; its names are the same."""
+    """The conditional policy network, with names and weights of ``initial``."""
 
     def __init__(self, initial, options):
         super().__init__()
@@ -113,7 +113,7 @@ class Policy(nn.Module):
 
 
 def context(head):
-    """``v / |v|``, v the sum over classes of the rows of the head's weights, multiplied out first."""
+    """Returns ``v / |v|``; v is the sum over classes of the rows of the product of the head's weights."""
     product = None
     for layer in [head] if isinstance(head, nn.Linear) else head:
         if isinstance(layer, nn.Linear):

@@ -1,4 +1,4 @@
-"""FediOS once more, from the paper alone: dense projections, eager losses, a loop over clients."""
+"""Naive FediOS, written from the paper: dense projections, eager losses, a loop over clients."""
 
 from copy import deepcopy
 
@@ -17,25 +17,25 @@ class OSFederation(Federation):
         self.policy = experiment.part_table.batch_norm
         initial = experiment.part_table.client
         names = ["extractor", "head"] + ["personal_extractor"] * (self.o.personal_extractor == "own")
-        self.trained, self.notes = names, {}
+        self.trained, self.state = names, {}
         self.server = {name: deepcopy(initial.get_submodule(name)) for name in ("extractor", "head")}
         self.clients, self.matrices, self.buffers, self.inner = [], [], {}, []
         width = initial.extractor[1].out_features
         for i in range(self.data.clients):
             self.clients.append(NaiveClient(i, {name: deepcopy(initial.get_submodule(name)) for name in names}))
             view = experiment.round.state.clients.view(i, experiment.round.state.server)
-            mine = {f"client {i} {name}": t for name, t in view.items() if name.startswith("projector.")}
-            self.buffers.update(mine)
-            places = (0, i + 1)
-            self.matrices.append([self.matrix(basis, places[j], width) for j, basis in enumerate(mine.values())])
+            bases = {f"client {i} {name}": t for name, t in view.items() if name.startswith("projector.")}
+            self.buffers.update(bases)
+            positions = (0, i + 1)
+            self.matrices.append([self.matrix(basis, positions[j], width) for j, basis in enumerate(bases.values())])
 
-    def matrix(self, basis, place, width):
-        """P, dense."""
+    def matrix(self, basis, position, width):
+        """Returns P as a dense matrix."""
         if self.o.projection == "coords":
             return basis.T
         if self.o.projection == "tall":
             p = torch.zeros((self.data.clients + 1) * width, width, dtype=basis.dtype)
-            p[place * width : (place + 1) * width] = torch.eye(width)
+            p[position * width : (position + 1) * width] = torch.eye(width)
             return p
         return basis @ basis.T
 

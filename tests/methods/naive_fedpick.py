@@ -1,6 +1,6 @@
-"""FedBN and FedPick once more, from the papers alone: a module per client, loops, eager losses, torch's optimizer.
+"""Naive FedBN and FedPick, written from the papers: a module per client, plain loops, eager losses, torch's SGD.
 
-Nothing of the library is used but the order of batches, who takes part, the initial weights and the noise.
+The package provides only the order of batches, the sampled clients, the initial weights and the noise.
 """
 
 from copy import deepcopy
@@ -18,16 +18,16 @@ NAMES = {"phi": "extractor", "h_g": "head", "f": "selector.logits", "h_p": "rele
 
 @dataclass
 class NaiveClient:
-    """A client: its modules by the paper's names."""
+    """One client: modules by the paper's names."""
 
     number: int
     modules: dict
-    losses: list = field(default_factory=list)  # (samples, loss), of all rounds
-    ratios: list = field(default_factory=list)  # (samples, share of selected features), likewise
+    losses: list = field(default_factory=list)  # (number of samples, loss) of every step
+    ratios: list = field(default_factory=list)  # (number of samples, share of selected features) of every step
 
 
 class Federation(naive.Federation):
-    """Everything is trained together."""
+    """FedBN or FedPick; all modules are trained together."""
 
     def __init__(self, method, experiment):
         self.data, self.settings, self.o = experiment.data, experiment.settings, experiment.options
@@ -63,7 +63,7 @@ class Federation(naive.Federation):
         return cross_entropy(y_g, y) + personal + o.lam_dis * distillation
 
     def predict(self, number, x):
-        """Logits of a client's model, without noise."""
+        """Returns the logits of a client's model in evaluation mode."""
         m, o = self.clients[number].modules, self.o
         for module in m.values():
             module.eval()
@@ -78,7 +78,7 @@ class Federation(naive.Federation):
             return {"logits": y_g + y_p, "prob": torch.log(mean), "global": y_g, "personal": y_p}[o.ensemble]
 
     def tensors(self):
-        """Everything by the names the engine has for it."""
+        """Returns all tensors by the names of the package."""
         found = {}
         for name, module in self.server.items():
             found.update({f"server {NAMES[name]}.{n}": t for n, t in module.state_dict().items()})
@@ -89,7 +89,7 @@ class Federation(naive.Federation):
 
 
 def selector(initial):
-    """``Linear(d, d/2) - ReLU - Linear(d/2, d)`` with the weights of ``initial``."""
+    """Returns ``Linear(d, d/2) - ReLU - Linear(d/2, d)`` with the weights of ``initial``."""
     d = initial.selector.logits[0].in_features
     f = nn.Sequential(nn.Linear(d, d // 2), nn.ReLU(), nn.Linear(d // 2, d)).to(initial.selector.logits[0].weight.dtype)
     f.load_state_dict(initial.selector.logits.state_dict())
@@ -101,6 +101,6 @@ def cross_entropy(logits, y):
 
 
 def divergence(first, second, detach):
-    """``KL(p_first || p_second)``, mean over samples; the first distribution may be the teacher only."""
+    """Returns ``KL(p_first || p_second)``, mean over samples; ``detach`` detaches the first distribution."""
     p, q = torch.softmax(first.detach() if detach else first, 1), torch.softmax(second, 1)
     return (p * (torch.log(p) - torch.log(q))).sum(1).mean()

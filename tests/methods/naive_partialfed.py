@@ -1,6 +1,6 @@
-"""PartialFed once more, from the paper alone: whole modules copied tensor by tensor, loops, torch's optimizers.
+"""Naive PartialFed, written from the paper: modules copied tensor by tensor, plain loops, torch's optimizers.
 
-Nothing of the library is used but the order of batches, who takes part, the initial weights and the noise.
+The package provides only the order of batches, the sampled clients, the initial weights and the noise.
 """
 
 from copy import deepcopy
@@ -17,16 +17,16 @@ from pfl_fast.randomness import key
 
 @dataclass
 class NaiveClient:
-    """A client: its model, and for PartialFed-Adaptive the logits a."""
+    """One client: the model, and for PartialFed-Adaptive the logits a."""
 
     number: int
     model: Backbone
     a: torch.Tensor | None = None
-    losses: list = field(default_factory=list)  # (samples, loss), of all rounds
+    losses: list = field(default_factory=list)  # (number of samples, loss) of every step
 
 
 class Federation:
-    """What both have in common: everything is averaged, and at the end everybody trains alone."""
+    """Common to both methods: all tensors are averaged, and clients fine-tune after the last round."""
 
     def __init__(self, experiment, initial):
         self.data, self.s, self.o = experiment.data, experiment.settings, experiment.options
@@ -61,7 +61,7 @@ class Federation:
         return torch.optim.SGD(parameters, self.s.lr, self.s.momentum, weight_decay=self.s.weight_decay)
 
     def epochs(self, client, optimizer, number, first, count, step):
-        """Plain training of the client's model; returns the number of the next step."""
+        """Trains the client's model by SGD; returns the number of the next step."""
         client.model.train()
         for epoch in range(first, first + count):
             for x, y, _ in self.data.batches(client.number, number, epoch):
@@ -75,7 +75,7 @@ class Federation:
 
 
 class Fix(Federation):
-    """``is_loaded(name)`` says which tensors a client takes from the server."""
+    """PartialFed-Fix; ``is_loaded(name)`` is True for tensors that clients load from the server."""
 
     def __init__(self, experiment, initial, is_loaded):
         super().__init__(experiment, initial)
@@ -92,7 +92,7 @@ class Fix(Federation):
 
 
 class Adaptive(Federation):
-    """``group_of(name)`` says to which of ``k`` groups a tensor belongs."""
+    """PartialFed-Adaptive; ``group_of(name)`` is the index of a tensor's group, from 0 to ``k - 1``."""
 
     def __init__(self, experiment, initial, group_of, k):
         super().__init__(experiment, initial)
@@ -101,7 +101,7 @@ class Adaptive(Federation):
             client.a = torch.zeros(k, 2, dtype=torch.float64, requires_grad=True)
 
     def receive(self, client):
-        """The global model is copied anew in each round."""
+        """Does nothing: ``train`` copies the global model in every round."""
 
     def tau(self, number):
         t = number - 1
@@ -125,29 +125,29 @@ class Adaptive(Federation):
                 with torch.no_grad():
                     u = torch.softmax((torch.log_softmax(a, dim=1) + noise) / self.tau(number), dim=1)
                 picked = u.argmax(dim=1)
-                loss, gradients = self.at(loc, glo, picked, x, y)
+                loss, gradients = self.loss_and_gradients(loc, glo, picked, x, y)
                 client.losses.append((len(y), loss))
                 if b % (self.o.f_m + self.o.f_s) < self.o.f_m:
                     of_weights.zero_grad()
                     for name, gradient in gradients.items():
-                        # torch leaves alone what has no gradient, momentum and decay included
+                        # SGD skips parameters without a gradient, momentum and weight decay included
                         (glo if picked[self.group_of(name)] else loc).get_parameter(name).grad = gradient
                     of_weights.step()
                 else:
-                    pull = torch.zeros(len(a), dtype=torch.float64)
+                    products = torch.zeros(len(a), dtype=torch.float64)
                     for name, gradient in gradients.items():
                         difference = glo.get_parameter(name) - loc.get_parameter(name)
-                        pull[self.group_of(name)] += (gradient * difference.detach()).sum()
-                    slope = u[:, 0] * u[:, 1] / self.tau(number) * pull
-                    a.grad = torch.stack([-slope, slope], dim=1)
+                        products[self.group_of(name)] += (gradient * difference.detach()).sum()
+                    gradient = u[:, 0] * u[:, 1] / self.tau(number) * products
+                    a.grad = torch.stack([-gradient, gradient], dim=1)
                     of_policy.step()
                 step += 1
         self.sample(client, glo)
         if self.o.soft_finetune == "every":
             self.epochs(client, of_weights, number, self.s.local_epochs, 1, step)
 
-    def at(self, loc, glo, picked, x, y):
-        """Loss and gradients of the picked copies put together, whose running statistics go back to them."""
+    def loss_and_gradients(self, loc, glo, picked, x, y):
+        """Returns loss and gradients of the picked copies; updates their running statistics."""
         together = deepcopy(loc).train()
         copies = [loc.state_dict(), glo.state_dict()]
         for name, tensor in together.state_dict().items():
@@ -160,9 +160,9 @@ class Adaptive(Federation):
 
     def sample(self, client, glo):
         alpha = torch.softmax(client.a.detach(), dim=1)
-        for name, mine in client.model.state_dict().items():
-            theirs, share = glo.state_dict()[name], alpha[self.group_of(name)]
-            if self.o.sample == "soft" and mine.is_floating_point():
-                mine.copy_(share[0] * mine + share[1] * theirs)
+        for name, local in client.model.state_dict().items():
+            global_, share = glo.state_dict()[name], alpha[self.group_of(name)]
+            if self.o.sample == "soft" and local.is_floating_point():
+                local.copy_(share[0] * local + share[1] * global_)
             elif share[1] > share[0]:
-                mine.copy_(theirs)
+                local.copy_(global_)

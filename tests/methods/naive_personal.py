@@ -1,4 +1,4 @@
-"""Methods whose clients have a second model or a personal part, once more from the papers alone."""
+"""Naive methods with a second model or a personal part per client, written from the papers."""
 
 import math
 from copy import deepcopy
@@ -11,7 +11,7 @@ from tests.methods.naive import Federation, copies, exchanged, load, train_mode
 
 
 class LGFedAvg(Federation):
-    """The server's extractor is as the warm-up left it."""
+    """The server's extractor does not change after the warm-up."""
 
     to_all = False
 
@@ -30,7 +30,7 @@ class FedRep(Federation):
 
 
 class FedRoD(Federation):
-    beside = ("personal_head",)
+    extra_modules = ("personal_head",)
     trained = ("extractor", "head", "personal_head")
 
     def __init__(self, method, experiment):
@@ -38,10 +38,10 @@ class FedRoD(Federation):
         classes, dtype = len(experiment.dataset.classes), self.clients[0].modules["head"].weight.dtype
         for client in self.clients:
             _, y = self.data.take(self.data.indices("train", client.number))
-            client.notes["counts"] = {"values": torch.tensor([(y == c).sum() for c in range(classes)], dtype=dtype)}
+            client.state["counts"] = {"values": torch.tensor([(y == c).sum() for c in range(classes)], dtype=dtype)}
 
     def loss(self, client, x, y, seed):
-        m, counts = client.modules, client.notes["counts"]["values"]
+        m, counts = client.modules, client.state["counts"]["values"]
         z = m["extractor"](x)
         generic = m["head"](z)
         balanced = F.cross_entropy(generic + torch.log(counts), y)
@@ -53,9 +53,9 @@ class FedRoD(Federation):
 
 
 class TwoModels(Federation):
-    """A shared model w and a personal one v, whose logits count."""
+    """A shared model w and a personal model v, which predicts."""
 
-    beside = ("personal_extractor", "personal_head")
+    extra_modules = ("personal_extractor", "personal_head")
 
     def logits(self, client, x):
         return client.modules["personal_head"](client.modules["personal_extractor"](x))
@@ -63,8 +63,8 @@ class TwoModels(Federation):
     def personal_loss(self, client, x, y, seed):
         return F.cross_entropy(self.logits(client, x), y)
 
-    def both(self, client):
-        """Pairs of parameters (v, w)."""
+    def parameter_pairs(self, client):
+        """Yields pairs of parameters (v, w)."""
         for part in ("extractor", "head"):
             v, w = client.modules[f"personal_{part}"], client.modules[part]
             yield from zip(v.parameters(), w.parameters(), strict=True)
@@ -74,11 +74,11 @@ class Ditto(TwoModels):
     def train(self, client, number):
         first, both = self.o.personal_epochs, self.o.personal_epochs + self.settings.local_epochs
 
-        def pull(client):
-            for v, w in self.both(client):
+        def add_proximal_term(client):
+            for v, w in self.parameter_pairs(client):
                 v.grad += self.o.lam * (v.detach() - w.detach())
 
-        self.epochs(client, number, range(first), self.beside, self.personal_loss, pull)
+        self.epochs(client, number, range(first), self.extra_modules, self.personal_loss, add_proximal_term)
         self.epochs(client, number, range(first, both))
 
 
@@ -88,12 +88,12 @@ class PFedMe(TwoModels):
         for part in ("extractor", "head"):
             load(m[f"personal_{part}"], m[part].state_dict())
         train_mode(client)
-        optimizer = self.sgd([v for v, _ in self.both(client)], self.o.personal_lr)
+        optimizer = self.sgd([v for v, _ in self.parameter_pairs(client)], self.o.personal_lr)
         for x, y, seed in self.batches(client, number, range(self.settings.local_epochs)):
             for _ in range(self.o.k):
                 loss = self.personal_step(client, optimizer, x, y, seed)
             client.losses.append((len(y), loss.item()))
-            for v, w in self.both(client):
+            for v, w in self.parameter_pairs(client):
                 w.data -= self.lr(number) * self.o.lam * (w.data - v.data)
             for part in ("extractor", "head"):
                 load(m[part], dict(m[f"personal_{part}"].named_buffers()))
@@ -102,7 +102,7 @@ class PFedMe(TwoModels):
         optimizer.zero_grad()
         loss = self.personal_loss(client, x, y, seed)
         loss.backward()
-        for v, w in self.both(client):
+        for v, w in self.parameter_pairs(client):
             v.grad += self.o.lam * (v.detach() - w.detach())
             if self.o.compat == "pfllib":
                 v.grad += 0.001 * v.detach()
@@ -124,11 +124,11 @@ class APFL(TwoModels):
         for client in self.clients:
             dtype = client.modules["head"].weight.dtype
             client.alpha = torch.tensor(self.o.alpha, dtype=dtype, requires_grad=True)
-            client.notes["mixing"] = {"alpha": client.alpha.data}
+            client.state["mixing"] = {"alpha": client.alpha.data}
 
     def train(self, client, number):
         train_mode(client)
-        pairs, alpha = list(self.both(client)), client.alpha
+        pairs, alpha = list(self.parameter_pairs(client)), client.alpha
         optimizer = self.sgd([*(v for v, _ in pairs), *(w for _, w in pairs), alpha], self.lr(number))
         for epoch in range(self.settings.local_epochs):
             for x, y, seed in self.batches(client, number, [epoch]):
@@ -143,33 +143,33 @@ class APFL(TwoModels):
                     v.data.copy_(alpha.data * v.data + (1 - alpha.data) * w.data)
 
     def personal_gradients(self, client, x, y):
-        """Those of v and alpha; returns the loss."""
+        """Sets the gradients of v and alpha; returns the loss."""
         alpha = client.alpha.detach()
         model = self.personal_model(client)
         loss = F.cross_entropy(model(x), y)
-        slope = 0.02 * alpha if self.o.compat == "pfllib" else 0.0
+        alpha_gradient = 0.02 * alpha if self.o.compat == "pfllib" else 0.0
         found = torch.autograd.grad(loss, list(model.parameters()))
-        for g, (v, w) in zip(found, self.both(client), strict=True):
+        for g, (v, w) in zip(found, self.parameter_pairs(client), strict=True):
             if self.o.compat == "pfllib":
                 v.grad = g
-                slope += ((v - w).detach() * (alpha * g + (1 - alpha) * w.grad)).sum()
+                alpha_gradient += ((v - w).detach() * (alpha * g + (1 - alpha) * w.grad)).sum()
             else:
                 v.grad = alpha * g
-                slope += ((v - w).detach() * g).sum()
+                alpha_gradient += ((v - w).detach() * g).sum()
         if self.o.adaptive:
-            client.alpha.grad = slope
-        for mine, its in zip(self.personal(client).buffers(), model.buffers(), strict=True):
-            mine.copy_(its)
+            client.alpha.grad = alpha_gradient
+        for kept, updated in zip(self.personal(client).buffers(), model.buffers(), strict=True):
+            kept.copy_(updated)
         return loss.item()
 
     def personal(self, client):
-        return torch.nn.Sequential(*(client.modules[name] for name in self.beside))
+        return torch.nn.Sequential(*(client.modules[name] for name in self.extra_modules))
 
     def personal_model(self, client):
-        """A copy of v with ``alpha v + (1 - alpha) w`` in the place of its parameters; of v itself for PFLlib."""
+        """Returns a copy of v with parameters ``alpha v + (1 - alpha) w``; for PFLlib a copy of v."""
         model = deepcopy(self.personal(client))
         if self.o.compat == "paper":
-            for bar, (v, w) in zip(model.parameters(), self.both(client), strict=True):
+            for bar, (v, w) in zip(model.parameters(), self.parameter_pairs(client), strict=True):
                 bar.data = client.alpha.data * v.data + (1 - client.alpha.data) * w.data
         return model
 
@@ -189,10 +189,10 @@ class PerFedAvg(Federation):
             first, second = ((x[:half], y[:half]), (x[half:], y[half:])) if len(y) >= 4 else ((x, y), (x, y))
             w = dict(model.named_parameters())
             _, g1 = self.gradients(model, w, first)
-            loss, g = self.gradients(model, moved(w, g1, -alpha), second)
+            loss, g = self.gradients(model, step_along(w, g1, -alpha), second)
             if self.o.hessian == "hessian-free":
-                _, above = self.gradients(model, moved(w, g, self.o.delta), first)
-                _, below = self.gradients(model, moved(w, g, -self.o.delta), first)
+                _, above = self.gradients(model, step_along(w, g, self.o.delta), first)
+                _, below = self.gradients(model, step_along(w, g, -self.o.delta), first)
                 g = {n: g[n] - alpha * (above[n] - below[n]) / (2 * self.o.delta) for n in g}
             for name, parameter in w.items():
                 parameter.grad = g[name]
@@ -203,15 +203,15 @@ class PerFedAvg(Federation):
         return self.lr(number) if self.o.alpha is None else self.o.alpha
 
     def gradients(self, model, parameters, batch):
-        """Loss and gradients of the model with other parameters; its running statistics are the model's own."""
+        """Returns loss and gradients of the model at ``parameters``; updates the model's running statistics."""
         parameters = {name: p.detach().requires_grad_() for name, p in parameters.items()}
-        z = functional_call(model["extractor"], inside(parameters, "extractor"), batch[0])
-        loss = F.cross_entropy(functional_call(model["head"], inside(parameters, "head"), z), batch[1])
+        z = functional_call(model["extractor"], part_of(parameters, "extractor"), batch[0])
+        loss = F.cross_entropy(functional_call(model["head"], part_of(parameters, "head"), z), batch[1])
         found = torch.autograd.grad(loss, list(parameters.values()))
         return loss.item(), dict(zip(parameters, found, strict=True))
 
     def predict(self, number, x):
-        """After a step on one batch of the round that would come next."""
+        """Returns the logits after one step on a batch of the next round."""
         client, following = deepcopy(self.clients[number]), self.settings.rounds + 1
         train_mode(client)
         for batch in list(self.data.batches(number, following, 0))[:1]:
@@ -225,9 +225,9 @@ class PerFedAvg(Federation):
             return self.logits(client, x)
 
 
-def moved(parameters, direction, length):
+def step_along(parameters, direction, length):
     return {name: p.detach() + length * direction[name] for name, p in parameters.items()}
 
 
-def inside(parameters, part):
+def part_of(parameters, part):
     return {name.removeprefix(part + "."): p for name, p in parameters.items() if name.startswith(part + ".")}

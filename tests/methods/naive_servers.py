@@ -1,4 +1,4 @@
-"""Methods whose clients get each their own mixture of models, and pFedVEM, once more from the papers alone."""
+"""Naive methods that compute a mixture of models for each client, and pFedVEM, written from the papers."""
 
 from copy import deepcopy
 
@@ -8,16 +8,16 @@ import torch.nn.functional as F  # noqa: N812
 from pfl_fast.engine.sampling import sample
 from pfl_fast.ops import reference
 from pfl_fast.randomness import key
-from tests.methods.naive import Federation, copies, exchanged, give, load, train_mode
+from tests.methods.naive import Federation, copies, copy_exchanged, exchanged, load, train_mode
 
 
 def distance(one, other):
-    """Of two models, given by their parameters."""
+    """Returns the distance of two models, given by their parameters."""
     return torch.sqrt(sum(((one[name] - other[name]).detach() ** 2).sum() for name in one))
 
 
 class FedAMP(Federation):
-    shared, hidden = (), ("model_extractor.", "model_head.")
+    shared, not_compared = (), ("model_extractor.", "model_head.")
 
     def __init__(self, method, experiment):
         super().__init__(method, experiment)
@@ -25,13 +25,13 @@ class FedAMP(Federation):
             client.modules |= {f"cloud_{part}": deepcopy(client.modules[part]) for part in ("extractor", "head")}
 
     def train(self, client, number):
-        cloud = copies(self.mirror(client, "cloud_"))
+        cloud = copies(self.exchanged_parameters(client, "cloud_"))
 
-        def pull(client):
-            for name, w in self.mirror(client).items():
+        def add_proximal_term(client):
+            for name, w in self.exchanged_parameters(client).items():
                 w.grad += self.o.lam / self.o.alpha_k * (w.detach() - cloud[name])
 
-        self.epochs(client, number, range(self.settings.local_epochs), correct=pull)
+        self.epochs(client, number, range(self.settings.local_epochs), edit_gradients=add_proximal_term)
 
     def aggregate(self, uploading):
         for client in uploading:
@@ -48,68 +48,68 @@ class FedAMP(Federation):
                         u.copy_(mixed + (1 - sum(xi)) * mine[name])
 
     def sigma(self, uploading):
-        """If it is not given, the mean squared distance of two clients."""
-        models = [self.mirror(client) for client in uploading]
+        """Returns the option sigma; without it, the mean squared distance of two clients."""
+        models = [self.exchanged_parameters(client) for client in uploading]
         squares = [distance(one, other) ** 2 for one in models for other in models if one is not other]
         return self.o.sigma if self.o.sigma is not None else sum(squares) / len(squares)
 
     def attention(self, one, other, sigma):
-        apart = distance(self.mirror(one), self.mirror(other)) ** 2
-        return self.o.alpha_k / sigma * torch.exp(-apart / sigma)
+        difference = distance(self.exchanged_parameters(one), self.exchanged_parameters(other)) ** 2
+        return self.o.alpha_k / sigma * torch.exp(-difference / sigma)
 
 
 class FedFomo(Federation):
-    shared, hidden = (), ("model_extractor.", "model_head.")
+    shared, not_compared = (), ("model_extractor.", "model_head.")
 
     def __init__(self, method, experiment):
         super().__init__(method, experiment)
         n = len(self.clients)
-        self.notes["affinity"] = {"": torch.zeros(n, n, dtype=self.clients[0].modules["head"].weight.dtype)}
+        self.state["affinity"] = {"": torch.zeros(n, n, dtype=self.clients[0].modules["head"].weight.dtype)}
         for client in self.clients:
-            client.notes["start"] = copies(self.mirror(client))
+            client.state["start"] = copies(self.exchanged_parameters(client))
 
     def train(self, client, number):
-        client.notes["start"] = copies(self.mirror(client))
+        client.state["start"] = copies(self.exchanged_parameters(client))
         super().train(client, number)
 
     def aggregate(self, uploading):
-        # of all before anybody changes
+        # copies of all models, as clients are overwritten one by one
         models = {c.number: [copies(exchanged(c.modules[p], self.policy)) for p in self.trained] for c in uploading}
-        sent = {c.number: copies(self.mirror(c)) for c in uploading}
+        sent = {c.number: copies(self.exchanged_parameters(c)) for c in uploading}
         mixtures = {c.number: self.weights_of(c, models, sent) for c in uploading}
         for client in uploading:
             weights = mixtures[client.number]
             if not weights:
                 continue
-            for place, part in enumerate(self.trained):
+            for index, part in enumerate(self.trained):
                 for name, tensor in exchanged(client.modules[part], self.policy).items():
                     if tensor.is_floating_point():
-                        tensor.copy_(sum(w * models[j][place][name] for j, w in weights.items()))
+                        tensor.copy_(sum(w * models[j][index][name] for j, w in weights.items()))
 
     def weights_of(self, client, models, sent):
-        """By number of the other client; nothing if it is best off with what it has."""
-        i, start = client.number, client.notes["start"]
+        """Returns the weights by client number; empty if no model reduces the loss."""
+        i, start = client.number, client.state["start"]
         before = self.validation_loss(client, None, start)
         raw = {}
         for j in self.candidates(i, list(models)):
             norm = distance(sent[j], start)
             gain = before - self.validation_loss(client, models[j], sent[j])
             raw[j] = gain / norm if norm > 0 else torch.zeros_like(norm)
-            self.notes["affinity"][""][i, j] += raw[j]
+            self.state["affinity"][""][i, j] += raw[j]
         total = sum(max(r, 0.0) for r in raw.values())
         return {j: max(r, 0.0) / total for j, r in raw.items()} if total > 0 else {}
 
     def candidates(self, i, numbers):
-        row = self.notes["affinity"][""][i]
+        row = self.state["affinity"][""][i]
         others = sorted((j for j in numbers if j != i), key=lambda j: (-row[j].item(), (j - i) % len(row)))
         return [i, *others[: self.o.m - 1]]
 
     def validation_loss(self, client, model, parameters):
-        """Of the client's model with a model's exchanged tensors, if there is one, and with these parameters."""
+        """Returns the validation loss of the client with the tensors of ``model``, if any, and ``parameters``."""
         tried = deepcopy(client)
-        for place, part in enumerate(self.trained if model else ()):
-            load(tried.modules[part], model[place])
-        for name, parameter in self.mirror(tried).items():
+        for index, part in enumerate(self.trained if model else ()):
+            load(tried.modules[part], model[index])
+        for name, parameter in self.exchanged_parameters(tried).items():
             parameter.data.copy_(parameters[name])
         for module in tried.modules.values():
             module.eval()
@@ -120,11 +120,11 @@ class FedFomo(Federation):
 
 
 class FedALA(Federation):
-    """A client's ``started`` says whether its weights W have been learned once."""
+    """``client.started`` is True once its weights W have been trained."""
 
-    beside = ("global_extractor", "global_head")
-    hidden = ("ala.started", "ala.learning", "ala.losses", "ala.count")
-    records = False
+    extra_modules = ("global_extractor", "global_head")
+    not_compared = ("ala.started", "ala.learning", "ala.losses", "ala.count")
+    compares_losses = False
 
     def __init__(self, method, experiment):
         super().__init__(method, experiment)
@@ -133,11 +133,11 @@ class FedALA(Federation):
             top = self.top(client)
             client.weights = {name: torch.ones_like(p) for name, p in top.items()}
 
-    def top(self, client, before=""):
-        """Parameters of the last layers, by name."""
+    def top(self, client, prefix=""):
+        """Returns the parameters of the top layers of ``<prefix>extractor`` and ``<prefix>head``, by name."""
         layers = []
         for part in ("extractor", "head"):
-            for path, layer in client.modules[before + part].named_modules():
+            for path, layer in client.modules[prefix + part].named_modules():
                 own = dict(layer.named_parameters(path, recurse=False))
                 if own:
                     layers.append({f"{part}.{name}": parameter for name, parameter in own.items()})
@@ -145,9 +145,9 @@ class FedALA(Federation):
 
     def receive(self, client, at_start=False):
         for part in self.shared:
-            give(self.server[part], client.modules[f"global_{part}"], self.policy)
+            copy_exchanged(self.server[part], client.modules[f"global_{part}"], self.policy)
 
-    def receive_what_all_receive(self, client):
+    def receive_broadcast(self, client):
         self.receive(client)
 
     def round(self, number):
@@ -163,35 +163,35 @@ class FedALA(Federation):
         self.epochs(client, number, range(first, first + self.settings.local_epochs))
 
     def adapt(self, client, number):
-        """Adaptive local aggregation: the model becomes the mixture."""
-        local, everyones = copies(self.top(client)), copies(self.top(client, "global_"))
+        """Trains the weights W and overwrites the model by the mixture."""
+        local, global_ = copies(self.top(client)), copies(self.top(client, "global_"))
         for part in self.shared:
             load(client.modules[part], exchanged(client.modules[f"global_{part}"], self.policy))
         trial, losses = deepcopy(client), []
         for epoch in range(1 if client.started else self.o.start_epochs):
-            losses.append(self.learn(client, trial, local, everyones, number, epoch))
+            losses.append(self.train_weights(client, trial, local, global_, number, epoch))
             if len(losses) > 10 and torch.tensor(losses[-10:]).double().std(correction=0) < self.o.threshold:
                 break
         client.started = True
-        self.mix(client, client.weights, local, everyones)
+        self.mix(client, client.weights, local, global_)
 
-    def learn(self, client, trial, local, everyones, number, epoch):
-        """One epoch of the weights; returns the last loss."""
+    def train_weights(self, client, trial, local, global_, number, epoch):
+        """Trains the weights W for one epoch; returns the last loss."""
         batches = list(self.data.batches(client.number, number, epoch))
         loss = torch.tensor(0.0)
         train_mode(trial)
         for x, y, _ in batches[: max(1, int(self.o.rand_percent / 100 * len(batches) + 0.5))]:
-            self.mix(trial, client.weights, local, everyones)
+            self.mix(trial, client.weights, local, global_)
             loss = self.loss(trial, x, y, None)
             top = self.top(trial)
             for name, g in zip(top, torch.autograd.grad(loss, list(top.values())), strict=True):
-                step = self.o.eta * g * (everyones[name] - local[name])
+                step = self.o.eta * g * (global_[name] - local[name])
                 client.weights[name] = (client.weights[name] - step).clamp(0, 1)
         return loss.item()
 
-    def mix(self, client, weights, local, everyones):
+    def mix(self, client, weights, local, global_):
         for name, parameter in self.top(client).items():
-            parameter.data.copy_(local[name] + (everyones[name] - local[name]) * weights[name])
+            parameter.data.copy_(local[name] + (global_[name] - local[name]) * weights[name])
 
     def predict(self, number, x):
         client = deepcopy(self.clients[number])
@@ -209,24 +209,24 @@ class FedALA(Federation):
 
 
 class PFedVEM(Federation):
-    """``head`` is the posterior's mean, ``spread`` gives its deviation, ``prior`` is the server's head."""
+    """``head`` is the posterior's mean, softplus(``spread``) its standard deviation, ``prior`` the server's head."""
 
-    beside = ("spread", "prior")
-    hidden = ("variance.",)
+    extra_modules = ("spread", "prior")
+    not_compared = ("variance.",)
 
     def receive(self, client, at_start=False):
-        give(self.server["extractor"], client.modules["extractor"], self.policy)
-        give(self.server["head"], client.modules["prior"], self.policy)
+        copy_exchanged(self.server["extractor"], client.modules["extractor"], self.policy)
+        copy_exchanged(self.server["head"], client.modules["prior"], self.policy)
 
-    def receive_what_all_receive(self, client):
+    def receive_broadcast(self, client):
         self.receive(client)
 
     def train(self, client, number):
         m = client.modules
         prior = [p.detach().clone() for p in m["prior"].parameters()]
-        apart = sum(((a - b).detach() ** 2).sum() for a, b in zip(m["head"].parameters(), prior, strict=True))
+        difference = sum(((a - b).detach() ** 2).sum() for a, b in zip(m["head"].parameters(), prior, strict=True))
         spread = sum((F.softplus(s.detach()) ** 2).sum() for s in m["spread"].parameters())
-        client.variance = (apart + spread) / sum(p.numel() for p in prior)
+        client.variance = (difference + spread) / sum(p.numel() for p in prior)
         train_mode(client)
         self.head_phase(client, number)
         optimizer = self.sgd(m["extractor"].parameters(), self.lr(number))
@@ -246,7 +246,7 @@ class PFedVEM(Federation):
             batches = list(self.data.batches(client.number, number, epoch))
             if not batches:
                 continue
-            x, y = (torch.cat([batch[place] for batch in batches]) for place in (0, 1))
+            x, y = (torch.cat([batch[index] for batch in batches]) for index in (0, 1))
             seed = key(self.settings.seed, "noise", client.number, number, epoch)
             with torch.no_grad():
                 z = m["extractor"](x)
@@ -257,7 +257,7 @@ class PFedVEM(Federation):
             client.losses.append((len(y), loss.item()))
 
     def sampled_loss(self, client, z, y, seed, reduction):
-        """Mean over sampled heads."""
+        """Returns the mean loss over the sampled heads."""
         drawn = []
         both = zip(client.modules["head"].parameters(), client.modules["spread"].parameters(), strict=True)
         for t, (mean, spread) in enumerate(both):
@@ -268,7 +268,7 @@ class PFedVEM(Federation):
         return sum(losses) / self.o.samples
 
     def divergence(self, client):
-        """KL(q || N(m_g, rho^2 I)), number by number."""
+        """Returns ``KL(q || N(m_g, rho^2 I))``, summed over the elements."""
         m, variance = client.modules, client.variance
         total = 0.0
         for mean, spread, prior in zip(*(m[n].parameters() for n in ("head", "spread", "prior")), strict=True):

@@ -1,4 +1,4 @@
-"""A model of ResNet's layout, a few hundred parameters on features, with whatever its blocks may hold."""
+"""A small model with ResNet's module names, on features; its blocks may have squeeze-and-excitation."""
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ class SELayer(nn.Module):
 
 
 class Block(nn.Module):
-    """A linear layer, BatchNorm and what may be after it, beside an identity."""
+    """A residual block: linear layer, BatchNorm and optionally squeeze-and-excitation."""
 
     def __init__(self, squeeze):
         super().__init__()

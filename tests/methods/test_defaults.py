@@ -1,11 +1,11 @@
-"""What the baselines take if nothing is said: the papers' values, by model, data set and preset."""
+"""Default options and settings of the baselines: the papers' values, by model, data set and preset."""
 
 import pytest
 
 from pfl_fast.assembly import resolve
 from pfl_fast.methods import METHODS
 
-# method, what is said, preset, what follows
+# method, user's values, preset, expected values
 VALUES = [
     ("fedavg-ft", {}, None, {"fine_tuning_epochs": 5}),
     ("fedprox", {}, None, {"mu": 0.01}),
@@ -34,8 +34,8 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "said", "preset", "expected"), VALUES)
-def test_the_values_that_follow(method, said, preset, expected):
-    resolved = resolve(METHODS[method], said, said.get("model", "cnn"), preset)
+@pytest.mark.parametrize(("method", "given", "preset", "expected"), VALUES)
+def test_default_values(method, given, preset, expected):
+    resolved = resolve(METHODS[method], given, given.get("model", "cnn"), preset)
     found = {**vars(resolved.settings), **vars(resolved.options)}
     assert {name: found[name] for name in expected} == expected

@@ -35,18 +35,18 @@ SWITCHES = {
     "phased, no mixing": {"schedule": "phased", "afa": False, "local_epochs": 2},
     "phased, no transfer": {"schedule": "phased", "kt": False, "model": toys.with_batch_norm()},
     "head once": {"head_phase": "per_round", "local_epochs": 3},
-    "mu anywhere": {"mu_clip": False, "lr": 1.0},
+    "mu not clipped": {"mu_clip": False, "lr": 1.0},
     "own random heads": {"random_head": "per_client", "join_ratio": 0.6},
 }
 
 
 @pytest.mark.parametrize("case", COMMON)
-def test_two_rounds_equal_the_naive_ones(case):
+def test_two_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedafk", COMMON[case], AFKFederation)
 
 
 @pytest.mark.parametrize("case", SWITCHES)
-def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
+def test_two_rounds_equal_the_naive_implementation_under_every_switch(case):
     assert_equals_naive("fedafk", SWITCHES[case], AFKFederation)
 
 
@@ -60,7 +60,7 @@ def test_mu_is_recorded():
 
 @pytest.fixture
 def client():
-    """A client whose extractors are apart, its method and a batch."""
+    """A client with two different extractors, its method and a batch."""
     running = toys.experiment("fedafk", model=toys.with_batch_norm())
     client = deepcopy(running.part_table.client)
     generator = torch.Generator().manual_seed(3)
@@ -74,8 +74,8 @@ def client():
     running.close()
 
 
-def slope(function, parameter, place, step=1e-6):
-    """A finite difference."""
+def derivative(function, parameter, place, step=1e-6):
+    """Returns a derivative by finite differences."""
     values = []
     with torch.no_grad():
         for sign in (1, -1):
@@ -86,39 +86,40 @@ def slope(function, parameter, place, step=1e-6):
 
 
 @pytest.mark.parametrize("options", [{}, {"mu_grad": "two_point"}])
-def test_the_gradient_of_mu_is_the_slope_of_the_loss_at_the_mixture(client, options):
-    person, method, batch = client
+def test_the_gradient_of_mu_is_the_derivative_of_the_loss_at_the_mixture(client, options):
+    module, method, batch = client
     method.options = FedAFKOptions(**options)
-    (gradient,) = torch.autograd.grad(method.both_losses(person, batch)[0], [person.mixing.mu])
+    (gradient,) = torch.autograd.grad(method.both_losses(module, batch)[0], [module.mixing.mu])
+    expected = derivative(lambda: method.both_losses(module, batch)[0], module.mixing.mu, 0)
     assert abs(gradient) > 1e-3
-    assert gradient.item() == pytest.approx(slope(lambda: method.both_losses(person, batch)[0], person.mixing.mu, 0))
+    assert gradient.item() == pytest.approx(expected)
 
 
-def test_the_gradient_of_the_own_extractor_is_mu_times_that_of_the_mixture(client):
-    person, method, batch = client
-    weight = person.extractor[1].weight
-    (gradient,) = torch.autograd.grad(method.both_losses(person, batch)[0], [weight])
+def test_the_gradient_of_the_personal_extractor_is_mu_times_the_gradient_at_the_mixture(client):
+    module, method, batch = client
+    weight = module.extractor[1].weight
+    (gradient,) = torch.autograd.grad(method.both_losses(module, batch)[0], [weight])
     for place in (0, 7, 29):
-        expected = slope(lambda: method.both_losses(person, batch)[0], weight, place)
+        expected = derivative(lambda: method.both_losses(module, batch)[0], weight, place)
         assert gradient.view(-1)[place].item() == pytest.approx(expected, abs=1e-8)
     method.options = FedAFKOptions(afa=False)
-    mu, other = person.mixing.mu.detach(), person.global_extractor.state_dict()
-    bar = deepcopy(person)
+    mu, other = module.mixing.mu.detach(), module.global_extractor.state_dict()
+    bar = deepcopy(module)
     for name, parameter in bar.extractor.named_parameters():
         parameter.data = mu * parameter.data + (1 - mu) * other[name]
     (at_mixture,) = torch.autograd.grad(method.both_losses(bar, batch)[0], [bar.extractor[1].weight])
     torch.testing.assert_close(gradient, mu * at_mixture)
 
 
-def test_the_global_extractor_learns_from_the_random_head_alone(client):
-    person, method, batch = client
-    weights = list(person.global_extractor.parameters())
-    mine = torch.autograd.grad(method.both_losses(person, batch)[0], weights)
-    theirs = torch.autograd.grad(method.global_loss(person, batch)[0], weights)
+def test_only_the_random_heads_loss_trains_the_global_extractor(client):
+    module, method, batch = client
+    weights = list(module.global_extractor.parameters())
+    mine = torch.autograd.grad(method.both_losses(module, batch)[0], weights)
+    theirs = torch.autograd.grad(method.global_loss(module, batch)[0], weights)
     assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def test_the_reused_gradient_of_mu(client):
+def test_the_gradient_of_mu_from_both_extractors(client):
     """``<theta_i - theta_G, mu g_i + (1 - mu) g_G>`` for one parameter of two numbers."""
     _, method, _ = client
     method.extractor_parameters = ["extractor.w"]
@@ -129,7 +130,7 @@ def test_the_reused_gradient_of_mu(client):
     assert got == gradients
 
 
-def test_the_direction_of_the_divergence_by_hand():
+def test_both_directions_of_the_divergence_against_values_by_hand():
     """Features whose softmax is (1/4, 3/4) against (1/2, 1/2)."""
     f_i, f_g = torch.tensor([[0, math.log(3)]] * 2).double(), torch.zeros(2, 2).double()
     expected = {
@@ -143,7 +144,7 @@ def test_the_direction_of_the_divergence_by_hand():
 
 
 class LocalInTwoPhases(Local):
-    """Extractor and head of a client that trains alone, one epoch each in turn."""
+    """Local training of extractor and head in alternating epochs."""
 
     def phases(self, round):
         return [Phase(("extractor",), self.loss, 1), Phase(("head",), self.head_loss, 1, self.cached)] * 2
@@ -172,7 +173,7 @@ def test_lam_of_zero_is_no_transfer_to_the_bit():
         assert not same(toys.state_of(mine), toys.state_of(neither))
 
 
-def test_without_mixing_the_global_extractor_is_trained_all_the_same_to_the_bit():
+def test_without_mixing_the_global_extractor_is_trained_to_the_same_bits():
     with toys.ran("fedafk", afa=False) as mine, toys.ran("fedafk") as theirs:
         mine_tensors, all_tensors = toys.state_of(mine), toys.state_of(theirs)
         for name, tensor in mine_tensors.items():
@@ -181,7 +182,7 @@ def test_without_mixing_the_global_extractor_is_trained_all_the_same_to_the_bit(
         assert {name.split()[2].split(".")[0] for name in all_tensors.keys() - mine_tensors.keys()} == {"mixing"}
 
 
-def test_only_the_extractor_travels_and_there_is_no_global_model():
+def test_only_the_extractor_is_exchanged_and_there_is_no_global_model():
     with toys.ran("fedafk", model=toys.with_batch_norm(), batch_norm="shared") as running:
         sent = {e.upload_to for e in running.part_table.uploaded}
         assert sent == {f"extractor.{name}" for name in toys.with_batch_norm().extractor.state_dict()}
@@ -192,14 +193,14 @@ def test_only_the_extractor_travels_and_there_is_no_global_model():
         assert all(torch.equal(row["random_head.weight"], common) for row in rows)
 
 
-def test_aggregation_does_not_change_what_a_client_predicts():
+def test_aggregation_does_not_change_predictions():
     with toys.ran("fedafk", tests=9) as running:
         for record in running.records:
             assert record["test_accuracy_after_local"] == record["test_accuracy_after_agg"]
 
 
 @pytest.mark.parametrize("clip", [True, False])
-def test_mu_is_clipped_if_wanted(clip):
+def test_mu_clip_keeps_mu_between_0_and_1(clip):
     with toys.ran("fedafk", lr=2.0, mu_clip=clip, rounds=3) as running:
         state = toys.state_of(running)
         mus = [state[f"client {i} mixing.mu"].item() for i in range(running.data.clients)]
@@ -207,7 +208,7 @@ def test_mu_is_clipped_if_wanted(clip):
     assert not clip or {0.0, 1.0} & set(mus)
 
 
-def test_random_heads_of_their_own():
+def test_random_heads_per_client_differ():
     running = toys.experiment("fedafk", random_head="per_client")
     rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
     running.close()
@@ -221,14 +222,14 @@ def test_random_heads_of_their_own():
     assert all(torch.equal(row["head.weight"], rows[0]["head.weight"]) for row in rows)
 
 
-def test_what_cannot_be_is_refused():
+def test_impossible_options_are_refused():
     with pytest.raises(ConfigError, match="mu_grad=reuse needs schedule=interleaved"):
         toys.experiment("fedafk", mu_grad="reuse", schedule="phased")
     with pytest.raises(ConfigError, match="lam: must be at most 1"):
         toys.experiment("fedafk", lam=2)
 
 
-def test_the_papers_values():
+def test_paper_values():
     resolved = resolve(FedAFK, {}, "resnet18", "paper")
     assert (resolved.settings.rounds, resolved.settings.lr, resolved.settings.batch_size) == (1000, 0.1, 10)
     assert resolve(FedAFK, {}, "cnn").settings.lr == 0.005

@@ -11,8 +11,8 @@ CASES = {
     **{case: {**SHORT, **values} for case, values in LONGER.items()},
     "two layers": {"layer_idx": 2, "rounds": 4, **SHORT},
     "all layers, batch norm": {"layer_idx": 3, "rounds": 3, "model": toys.with_batch_norm(), **SHORT},
-    "until the loss is steady": {"start_epochs": 15, "rounds": 3, "threshold": 0.05},
-    "never steady": {"start_epochs": 13, "rounds": 3, "threshold": 0.0},
+    "until the loss converges": {"start_epochs": 15, "rounds": 3, "threshold": 0.05},
+    "never converges": {"start_epochs": 13, "rounds": 3, "threshold": 0.0},
     "small steps": {"eta": 0.1, "rounds": 3, "local_epochs": 2, **SHORT},
     "some batches": {"rand_percent": 40, "rounds": 3, "batch_size": 2, **SHORT},
     "all batches": {"rand_percent": 100, "rounds": 4, "join_ratio": 0.6, **SHORT},
@@ -20,17 +20,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedala", CASES[case], FedALA)
 
 
-def test_the_first_round_is_fedavgs_to_the_bit():
+def test_the_first_round_equals_fedavg_to_the_bit():
     server = [model_of(final(m, rounds=1, momentum=0.9), owner="server") for m in ("fedala", "fedavg")]
     assert_same(*server)
 
 
-def test_weights_that_stay_1_take_the_global_model():
-    """In the order of the samples: the epochs after those of the weights have other numbers."""
+def test_weights_fixed_at_1_take_the_global_model():
+    """Without shuffling: epochs after the training of the weights have other numbers."""
     values = {"shuffle": False, "momentum": 0.9, "rounds": 3}
     mine, theirs = final("fedala", eta=0, **SHORT, **values), final("fedavg", **values)
     assert_same(model_of(mine, owner="server"), model_of(theirs, owner="server"), 1e-9)
@@ -38,7 +38,7 @@ def test_weights_that_stay_1_take_the_global_model():
     assert distance(model_of(adapted, owner="server"), model_of(theirs, owner="server")) > 1e-3
 
 
-def test_one_client_trains_alone():
+def test_a_single_client_equals_local():
     values = {"shuffle": False, "momentum": 0.9, "sizes": (9,), "rounds": 3}
     assert_same(model_of(final("fedala", **SHORT, **values)), model_of(final("local", **values)), 1e-9)
 
@@ -55,7 +55,7 @@ def test_weights_belong_to_the_last_layers_and_stay_between_0_and_1(layers):
 
 
 def test_adapting_lowers_the_loss():
-    """The mixture that a client predicts with, against the global model in its place."""
+    """Compares the mixture with the global model."""
     with toys.ran("fedala", rounds=3, start_epochs=12) as running:
         mine = theirs = 0.0
         for i in range(running.data.clients):
@@ -68,8 +68,8 @@ def test_adapting_lowers_the_loss():
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_each_client_stops_learning_weights_when_its_own_loss_is_steady(executor):
-    """Alone or in a stack; some clients stop early, others go on."""
+def test_each_client_stops_training_weights_when_its_own_loss_has_converged(executor):
+    """Under every executor; some clients stop early, others continue."""
     values = {"start_epochs": 15, "threshold": 0.05, "join_ratio": 0.8}
     sequential = outcome("fedala", values)
     mine = outcome("fedala", {**values, **EXECUTORS[executor]})

@@ -4,5 +4,5 @@ from tests.methods.compare import COMMON, assert_equals_naive
 
 
 @pytest.mark.parametrize("case", COMMON)
-def test_two_rounds_equal_the_naive_ones(case):
+def test_two_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedavg", COMMON[case])

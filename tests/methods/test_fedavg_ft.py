@@ -2,28 +2,28 @@ import pytest
 
 from tests.engine import toys
 from tests.methods.compare import COMMON, assert_equals_naive, assert_same, distance, final, model_of, part_of
-from tests.methods.naive_regularised import Finale
+from tests.methods.naive_regularised import FedAvgFT
 
 CASES = {
     **COMMON,
     "one epoch": {"fine_tuning_epochs": 1, "join_ratio": 0.6},
-    "after a fall of the learning rate": {"fine_tuning_epochs": 2, "lr_decay": 0.1, "momentum": 0.9},
+    "decayed learning rate": {"fine_tuning_epochs": 2, "lr_decay": 0.1, "momentum": 0.9},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_and_fine_tuning_equal_the_naive_ones(case):
-    assert_equals_naive("fedavg-ft", CASES[case], Finale)
+def test_rounds_and_fine_tuning_equal_the_naive_implementation(case):
+    assert_equals_naive("fedavg-ft", CASES[case], FedAvgFT)
 
 
 def test_before_the_fine_tuning_it_is_fedavg():
     values = {"join_ratio": 0.6, "momentum": 0.5}
-    fedavg, tuned = final("fedavg", **values), final("fedavg-ft", **values)
-    assert_same(model_of(tuned, owner="server"), model_of(fedavg, owner="server"))
-    assert distance(model_of(tuned), model_of(fedavg)) > 1e-2
+    fedavg, fine_tuned_parts = final("fedavg", **values), final("fedavg-ft", **values)
+    assert_same(model_of(fine_tuned_parts, owner="server"), model_of(fedavg, owner="server"))
+    assert distance(model_of(fine_tuned_parts), model_of(fedavg)) > 1e-2
 
 
-def test_the_fine_tuning_is_a_round_of_its_own_in_which_everybody_trains():
+def test_all_clients_fine_tune_in_a_separate_round():
     with toys.ran("fedavg-ft", join_ratio=0.4) as running:
         assert [r["round"] for r in running.records] == [1, 2, 3]
         assert [r["clients_trained"] for r in running.records] == [2, 2, 5]
@@ -32,7 +32,7 @@ def test_the_fine_tuning_is_a_round_of_its_own_in_which_everybody_trains():
     assert len({tuple(t.flatten().tolist()) for name, t in weights.items() if name.endswith("weight")}) == 5
 
 
-def test_one_client_that_fine_tunes_for_an_epoch_has_trained_for_another_round():
+def test_one_epoch_of_fine_tuning_of_a_single_client_equals_another_round():
     values = {"sizes": (9,), "lr_decay": 0.5, "momentum": 0.9}
     longer = final("local", rounds=3, **values)
     assert_same(model_of(final("fedavg-ft", fine_tuning_epochs=1, **values)), model_of(longer), 1e-12)

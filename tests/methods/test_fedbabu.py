@@ -22,17 +22,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_and_fine_tuning_equal_the_naive_ones(case):
+def test_rounds_and_fine_tuning_equal_the_naive_implementation(case):
     assert_equals_naive("fedbabu", CASES[case], FedBABU)
 
 
-def test_the_head_is_that_of_the_beginning_until_the_fine_tuning():
+def test_the_head_does_not_change_before_the_fine_tuning():
     start, state = (f("fedbabu", weight_decay=0.1) for f in (initial, before_the_final_round))
     assert_same(part_of(state, "head"), part_of(start, "head"))
     assert distance(part_of(state, "extractor", "server"), part_of(start, "extractor", "server")) > 1e-2
 
 
-def test_what_is_fine_tuned():
+def test_tune_selects_the_fine_tuned_parts():
     start, before = initial("fedbabu"), before_the_final_round("fedbabu")
     for tune, tuned in (("full", {"head", "extractor"}), ("head", {"head"}), ("extractor", {"extractor"})):
         state = final("fedbabu", tune=tune)

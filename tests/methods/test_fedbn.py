@@ -8,7 +8,7 @@ from tests.methods.naive_fedpick import Federation
 
 
 @pytest.mark.parametrize("case", COMMON)
-def test_two_rounds_equal_the_naive_ones(case):
+def test_two_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedbn", COMMON[case], Federation)
 
 

@@ -7,9 +7,9 @@ from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedcp import CPFederation
 
 SWITCHES = {
-    "what the policy sees: the sample": {"cpn_input": "h"},
-    "what the policy sees: the client": {"cpn_input": "v", "join_ratio": 0.6},
-    "what the policy sees: noise": {"cpn_input": "random", "join_ratio": 0.6},
+    "policy input: the features": {"cpn_input": "h"},
+    "policy input: the context": {"cpn_input": "v", "join_ratio": 0.6},
+    "policy input: a random vector": {"cpn_input": "random", "join_ratio": 0.6},
     "deep policy": {"cpn_depth": 3},
     "policy with batch norm": {"cpn_norm": "bn"},
     "policy with group norm": {"cpn_norm": "gn"},
@@ -26,19 +26,19 @@ SWITCHES = {
     "another lam": {"lam": 0.1},
     "no lam": {"lam": 0},
     "random context at first": {"random_first": True, "join_ratio": 0.6},
-    "frozen extractor evaluates": {"frozen_eval": True, "model": toys.with_batch_norm()},
+    "frozen extractor in evaluation mode": {"frozen_eval": True, "model": toys.with_batch_norm()},
     "extractor to all": {"extractor_to_all": True, "join_ratio": 0.4, "model": toys.with_batch_norm()},
     "the authors' code": {"preset": "official", "batch_size": 3, "join_ratio": 0.6, "gumbel_at_eval": False},
 }
 
 
 @pytest.mark.parametrize("case", COMMON)
-def test_two_rounds_equal_the_naive_ones(case):
+def test_two_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedcp", COMMON[case], CPFederation)
 
 
 @pytest.mark.parametrize("case", SWITCHES)
-def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
+def test_two_rounds_equal_the_naive_implementation_under_every_switch(case):
     assert_equals_naive("fedcp", SWITCHES[case], CPFederation)
 
 

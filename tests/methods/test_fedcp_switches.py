@@ -1,4 +1,4 @@
-"""Each switch of FedCP changes what it should, and nothing else; and what holds whatever the switches."""
+"""Effects of each option of FedCP, and invariants that hold under all options."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def after(**values):
 
 
 def differing(mine, theirs):
-    """Names, without the client's number, of tensors that are not the same bit for bit; both must have them."""
+    """Returns the names, without client numbers, of the tensors in both states that differ."""
     common = mine.keys() & theirs.keys()
     return {name.split(" ")[-1] for name in common if not same_bits(mine[name], theirs[name])}
 
@@ -29,7 +29,7 @@ def differing(mine, theirs):
 
 
 @pytest.mark.parametrize("values", [{}, {"model": toys.with_batch_norm(), "batch_norm": "shared", "join_ratio": 0.6}])
-def test_without_anything_it_is_fedper_bit_for_bit(values):
+def test_without_policy_frozen_extractor_and_global_head_it_is_fedper_to_the_bit(values):
     mine, records = after(cpn=False, gfm=False, gh=False, **values)
     with toys.ran("fedper", **values) as running:
         theirs = toys.state_of(running)
@@ -38,7 +38,7 @@ def test_without_anything_it_is_fedper_bit_for_bit(values):
     assert differing(mine, theirs) == set()
 
 
-def test_no_weight_is_no_frozen_extractor():
+def test_lam_0_equals_no_frozen_extractor():
     mine, theirs = after(lam=0)[0], after(gfm=False)[0]
     assert mine.keys() == theirs.keys()
     assert differing(mine, theirs) == set()
@@ -51,7 +51,7 @@ def test_a_policy_needs_both_heads():
             toys.experiment("fedcp", gh=False, gfm=gfm)
 
 
-# Every switch makes a difference.
+# Every option changes the result.
 
 
 @pytest.mark.parametrize(
@@ -75,23 +75,23 @@ def test_a_policy_needs_both_heads():
     ],
     ids=str,
 )
-def test_it_is_not_the_same_as_the_paper(values):
+def test_every_option_changes_the_result(values):
     assert "extractor.1.weight" in differing(after(**values)[0], after()[0])
 
 
-def test_full_features_are_twice_the_halves():
+def test_full_and_half_features_give_different_results():
     assert differing(after(cpn=False)[0], after(cpn=False, without_cpn="half")[0])
 
 
 @pytest.mark.parametrize("model", [toys.plain(), toys.with_batch_norm()])
-def test_a_frozen_extractor_in_evaluation_mode_matters_with_batch_norm_alone(model):
+def test_evaluation_mode_of_the_frozen_extractor_matters_only_with_batch_norm(model):
     has_batch_norm = any(isinstance(m, torch.nn.BatchNorm1d) for m in model.modules())
     mine, theirs = after(model=model, frozen_eval=True)[0], after(model=model)[0]
     assert bool(differing(mine, theirs)) == has_batch_norm
     tracked = [value for name, value in mine.items() if name.endswith("global_extractor.2.num_batches_tracked")]
-    assert all(count == 0 for count in tracked), "its statistics stay as they are"
+    assert all(count == 0 for count in tracked), "its statistics do not change"
     tracked = [value for name, value in theirs.items() if name.endswith("global_extractor.2.num_batches_tracked")]
-    assert all(count > 0 for count in tracked), "in training mode it keeps its own"
+    assert all(count > 0 for count in tracked), "its statistics are updated in training mode"
 
 
 # Sizes.
@@ -116,13 +116,13 @@ def context_from_head(state, client):
     return v / v.norm()
 
 
-def test_the_context_follows_the_head():
+def test_the_context_is_computed_from_the_head():
     state = after(join_ratio=0.6)[0]
     for client in range(5):
         torch.testing.assert_close(state[f"client {client} context.vector"], context_from_head(state, client))
 
 
-def test_a_random_context_at_first_then_from_the_head():
+def test_random_first_uses_a_random_context_until_the_first_receive():
     running = toys.experiment("fedcp", random_first=True, join_ratio=0.4, rounds=3)
     seen = set()
     before = toys.state_of(running)
@@ -142,7 +142,7 @@ def test_a_random_context_at_first_then_from_the_head():
     running.close()
 
 
-def test_a_random_context_stays():
+def test_a_random_context_does_not_change():
     running = toys.experiment("fedcp", cpn_input="random")
     before = toys.state_of(running)
     running.run()
@@ -154,11 +154,11 @@ def test_a_random_context_stays():
     running.close()
 
 
-# Who receives what.
+# Recipients of each part.
 
 
 @pytest.mark.parametrize("to_all", [True, False])
-def test_the_extractor_may_go_to_all_but_head_and_policy_do_not(to_all):
+def test_only_the_extractor_can_be_sent_to_all_clients(to_all):
     running = toys.experiment("fedcp", extractor_to_all=to_all, join_ratio=0.4, rounds=1)
     before = toys.state_of(running)
     running.run()
@@ -175,10 +175,10 @@ def test_the_extractor_may_go_to_all_but_head_and_policy_do_not(to_all):
     running.close()
 
 
-# Noise when testing.
+# Noise in tests.
 
 
-def test_noise_when_testing_is_there_only_if_asked_for_and_can_be_repeated():
+def test_gumbel_at_eval_adds_reproducible_noise_to_tests():
     values = {"policy": "gumbel", "tests": 29}
     (quiet, without), (noisy, first), (_, again) = (
         after(**values),
@@ -190,11 +190,11 @@ def test_noise_when_testing_is_there_only_if_asked_for_and_can_be_repeated():
     assert [r["test_loss_after_agg"] for r in first] != [r["test_loss_after_agg"] for r in without]
 
 
-def test_noise_when_testing_needs_the_gumbel_policy():
+def test_gumbel_at_eval_has_no_effect_on_a_softmax_policy():
     assert after(gumbel_at_eval=True)[1] == after()[1]
 
 
-def test_the_authors_preset_is_the_third_column():
+def test_values_of_the_preset_official():
     running = toys.experiment("fedcp", preset="official", batch_size=3)
     options, settings = running.options, running.settings
     assert (options.policy, options.gumbel_at_eval, options.random_first) == ("gumbel", True, True)
@@ -208,11 +208,11 @@ def test_the_authors_preset_is_the_third_column():
     running.close()
 
 
-# What always holds (spec 12, items 4 to 6).
+# Invariants.
 
 
 def trained(**values):
-    """A client's tensors before and after local training, what it uploads, and the experiment."""
+    """Returns a client's tensors before and after local training, and the experiment."""
     running = toys.experiment("fedcp", **values)
     run = running.round
     before = {name: value.clone() for name, value in run.state.clients.view(0, run.state.server).items()}
@@ -222,7 +222,7 @@ def trained(**values):
 
 
 @pytest.mark.parametrize("values", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"policy": "gumbel"}], ids=str)
-def test_local_training_leaves_the_global_parts_alone(values):
+def test_local_training_does_not_change_the_global_parts(values):
     before, mine, running = trained(**values)
     changed = {name.split(".")[0] for name in mine if not same_bits(mine[name], before[name])}
     assert changed - {"momentum"} == {"extractor", "head", "cpn"}
@@ -233,7 +233,7 @@ def test_local_training_leaves_the_global_parts_alone(values):
     assert set(upload) == {"head.weight", "head.bias"}
 
 
-def test_aggregation_leaves_personal_heads_alone(monkeypatch):
+def test_aggregation_does_not_change_personal_heads(monkeypatch):
     running = toys.experiment("fedcp", rounds=1)
     kept = {}
     aggregate = running.round.aggregate
@@ -285,7 +285,7 @@ def test_mmd_of_equal_features_is_zero_and_the_frozen_extractor_has_no_gradient(
     running.close()
 
 
-def test_its_phases_train_what_may_be_trained():
+def test_phases_train_only_trainable_parts():
     for name, kind in METHODS.items():
         running = toys.experiment(name)
         assert isinstance(running.method, kind)

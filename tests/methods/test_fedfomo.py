@@ -10,25 +10,25 @@ CASES = {
     "no validation samples": {"rounds": 3, "local_epochs": 2},
     "two models each": {"m": 2, "validation": 3, "rounds": 4},
     "three models each, some clients": {"m": 3, "validation": 2, "rounds": 4, "join_ratio": 0.8},
-    "more models than there are": {"m": 20, "validation": 2, "rounds": 3, "client_dropout": 0.4},
+    "more models than clients": {"m": 20, "validation": 2, "rounds": 3, "client_dropout": 0.4},
     "batch norm, no validation samples": {"model": toys.with_batch_norm(), "rounds": 3, "m": 3},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedfomo", CASES[case], FedFomo)
 
 
-def test_with_its_own_model_only_every_client_trains_alone_to_the_bit():
+def test_with_m_1_it_is_local_to_the_bit():
     values = {"momentum": 0.9, "rounds": 3, "validation": 2, "join_ratio": 0.6}
     alone = model_of(final("local", **values))
     assert_same(model_of(final("fedfomo", m=1, **values)), alone)
     assert distance(model_of(final("fedfomo", m=5, **values)), alone) > 1e-3
 
 
-def test_clients_find_those_with_the_same_labels():
-    """Two clients see labels the other way round than the two others."""
+def test_affinity_is_largest_between_clients_with_the_same_labels():
+    """Clients 2 and 3 have swapped labels."""
     dataset = toys.features(4 * 12 + 4 * 3)
     sign = torch.as_tensor(dataset.x[:, 0] > 0).long()
     client = torch.tensor([i for i in range(4) for _ in range(12)] + [i for i in range(4) for _ in range(3)])
@@ -40,7 +40,7 @@ def test_clients_find_those_with_the_same_labels():
         assert affinity[mine, mine] > 0
 
 
-def test_who_does_not_take_part_has_no_affinities():
+def test_absent_clients_have_no_affinity():
     with toys.ran("fedfomo", join_ratio=0.4, rounds=1) as running:
         affinity = toys.state_of(running)["server affinity"]
     taking_part = affinity.abs().sum(1) > 0
@@ -48,7 +48,7 @@ def test_who_does_not_take_part_has_no_affinities():
     assert affinity[:, ~taking_part].count_nonzero() == 0
 
 
-def test_the_start_is_that_of_the_last_round():
+def test_start_holds_the_model_before_the_last_local_training():
     values = {"momentum": 0.5, "m": 1}
     before, after = final("fedfomo", rounds=1, **values), final("fedfomo", rounds=2, **values)
     for part in ("extractor", "head"):

@@ -11,7 +11,7 @@ from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedios import OSFederation
 
 THE_METHODS_OWN = {"rank": None, "overflow": "error"}
-WIDE = {"model": toys.plain(width=13), **THE_METHODS_OWN}  # five clients: r = 2, one column is left
+WIDE = {"model": toys.plain(width=13), **THE_METHODS_OWN}  # five clients: r = 2, one unused column
 ALL_AT_ONCE = {
     "model": toys.with_batch_norm(width=13),
     "local_epochs": 2,
@@ -26,7 +26,7 @@ SWITCHES = {
     "no personal extractor": {"personal_extractor": "none", **ALL_AT_ONCE},
     "one extractor": {"personal_extractor": "shared", **ALL_AT_ONCE},
     "one extractor, no projections": {"personal_extractor": "shared", "projections": False},
-    "extractors start alike": {"personal_init": "same", **WIDE},
+    "same initial extractors": {"personal_init": "same", **WIDE},
     "no regulariser": {"lam": 0, **WIDE},
     "mostly generic": {"alpha": 0.9, **WIDE},
     "relu": {"post_activation": "relu", "lam": 1, **ALL_AT_ONCE},
@@ -47,12 +47,12 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("case", COMMON)
-def test_two_rounds_equal_the_naive_ones(case):
+def test_two_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedios", COMMON[case], OSFederation)
 
 
 @pytest.mark.parametrize("case", SWITCHES)
-def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
+def test_two_rounds_equal_the_naive_implementation_under_every_switch(case):
     running, expected = assert_equals_naive("fedios", SWITCHES[case], OSFederation)
     recorded = [record["inner_product"] * record["samples"] for record in running.records if "inner_product" in record]
     assert sum(recorded) == pytest.approx(sum(n * inner for n, inner in expected.inner), abs=1e-6)
@@ -87,7 +87,7 @@ def test_projections_are_orthogonal_and_of_rank_r(basis):
             assert (p @ q).abs().max() < 1e-6
 
 
-def test_what_to_do_with_too_many_subspaces():
+def test_overflow_options_with_too_many_subspaces():
     with pytest.raises(ConfigError, match=r"fedios: .*rank must be at most 2.*overflow='cycle' or 'random'"):
         toys.experiment("fedios", **{**WIDE, "rank": 3})
     with pytest.raises(ConfigError, match="rank must be from 1 to features, 5, got 0"):
@@ -103,14 +103,14 @@ def test_what_to_do_with_too_many_subspaces():
         toys.experiment("fedios", remainder="generic", projection="coords", **WIDE)
 
 
-def test_the_seed_draws_the_subspaces():
+def test_the_seed_determines_the_subspaces():
     first, again, other = (projections(seed=seed, **WIDE)[1][0] for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_the_regulariser_is_zero_unless_something_makes_it_act():
-    """As printed it is zero: with it and without it the same comes out, up to how orthogonal float32 bases are."""
+def test_the_regulariser_is_zero_under_exact_projections():
+    """Results with and without it are equal, up to the orthogonality of float32 bases."""
     with (
         toys.ran("fedios", lam=0, **WIDE) as without,
         toys.ran("fedios", lam=1, **WIDE) as with_it,
@@ -136,7 +136,7 @@ def test_without_personal_extractor_and_projections_it_is_fedavg_to_the_bit():
         assert [r["test_accuracy_global"] for r in mine.records] == [r["test_accuracy_global"] for r in theirs.records]
 
 
-def test_only_generic_extractor_and_head_travel():
+def test_only_generic_extractor_and_head_are_exchanged():
     with toys.ran("fedios", **WIDE) as running:
         assert {e.upload_to.split(".")[0] for e in running.part_table.uploaded} == {"extractor", "head"}
         state = toys.state_of(running)
@@ -155,10 +155,10 @@ def test_the_personal_extractor_starts_from_its_own_draw_or_from_the_generic_one
         assert all(torch.equal(a, starts[kind][0]) for a in starts[kind])
     assert torch.equal(starts["same"][0], generic)
     assert not torch.equal(starts["fresh"][0], generic)
-    assert starts["fresh"][0].abs().max() <= 1 / 6**0.5  # as nn.Linear draws it
+    assert starts["fresh"][0].abs().max() <= 1 / 6**0.5  # initialization of nn.Linear
 
 
-def test_what_cannot_be_drawn_anew_is_said():
+def test_an_extractor_that_cannot_be_reinitialized_is_refused():
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.PReLU(), Scale())
     with pytest.raises(ConfigError, match="parameters of 2 cannot be drawn anew, as Scale has no reset_parameters"):
         reinitialized(module)
@@ -173,7 +173,7 @@ class Scale(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.ones(1))
 
 
-def test_everyone_trains_and_the_sampled_are_averaged():
+def test_all_clients_train_and_the_sampled_ones_are_averaged():
     with toys.ran("fedios", join_ratio=0.4, **WIDE) as running:
         assert all(record["clients_trained"] == 5 for record in running.records)
         assert running.records[0]["uploaded_values"] == 2 * sum(e.value.numel() for e in running.part_table.uploaded)
@@ -190,7 +190,7 @@ def test_everyone_trains_and_the_sampled_are_averaged():
         ("cnn", "cifar100-coarse", {"lr": 0.01, "weight_decay": 0, "local_epochs": 2, "rounds": 100, "lam": 0.1}),
     ],
 )
-def test_the_papers_values(model, dataset, values):
+def test_paper_values(model, dataset, values):
     resolved = resolve(FediOS, {"dataset": dataset}, model)
     found = {**vars(resolved.settings), **vars(resolved.options)}
     assert {name: found[name] for name in values} == values

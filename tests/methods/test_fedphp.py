@@ -17,18 +17,18 @@ from tests.methods.naive_regularised import FedPHP
 CASES = {
     **LONGER,
     "strong": {"lam": 0.9, "rounds": 3, "local_epochs": 2},
-    "only the discrepancy": {"lam": 1.0, "rounds": 3},
-    "all at once": {"mu": 0, "rounds": 3, "model": toys.with_batch_norm()},
+    "only the MMD": {"lam": 1.0, "rounds": 3},
+    "mu 0": {"mu": 0, "rounds": 3, "model": toys.with_batch_norm()},
     "own model predicts": {"inference": "local", "rounds": 3, "join_ratio": 0.6},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedphp", CASES[case], FedPHP)
 
 
-def test_without_the_discrepancy_the_shared_model_is_fedavgs():
+def test_without_the_mmd_the_shared_model_equals_fedavg():
     values = {"lam": 0, "momentum": 0.9, "join_ratio": 0.6}
     state = final("fedphp", **values)
     assert_same(model_of(state), model_of(final("fedavg", momentum=0.9, join_ratio=0.6)))
@@ -37,36 +37,36 @@ def test_without_the_discrepancy_the_shared_model_is_fedavgs():
     )
 
 
-def test_who_inherits_nothing_keeps_what_it_trained():
+def test_with_mu_0_the_inherited_model_is_the_trained_one():
     values = {"sizes": (9,), "momentum": 0.9}
     alone = model_of(final("local", **values))
     assert_same(model_of(final("fedphp", mu=0, lam=0, **values), "inherited_"), alone)
 
 
-def test_the_last_round_of_mu_one_leaves_the_inherited_model():
+def test_with_mu_1_the_last_round_does_not_change_the_inherited_model():
     start = model_of(initial("fedphp"), "inherited_")
     assert_same(model_of(final("fedphp", mu=1, rounds=1), "inherited_"), start)
     assert distance(model_of(final("fedphp", mu=1, rounds=2), "inherited_"), start) > 1e-3
 
 
-def test_the_inherited_model_lags_behind_the_more_the_larger_mu_is():
-    moved = []
+def test_a_larger_mu_changes_the_inherited_model_less():
+    distances = []
     for mu in (0, 0.5, 0.9):
         values = {"mu": mu, "lam": 0, "rounds": 1}
-        moved.append(
+        distances.append(
             distance(model_of(final("fedphp", **values), "inherited_"), model_of(initial("fedphp"), "inherited_"))
         )
-    assert moved[1] == pytest.approx(0.5 * moved[0])
-    assert moved[2] == pytest.approx(0.1 * moved[0])
+    assert distances[1] == pytest.approx(0.5 * distances[0])
+    assert distances[2] == pytest.approx(0.1 * distances[0])
 
 
-def test_the_discrepancy_holds_features_near_the_inherited_ones():
-    """By the discrepancy alone, the model goes back to the inherited one, which lags behind."""
+def test_the_mmd_keeps_features_close_to_the_inherited_ones():
+    """With a large lam the model stays close to the inherited one."""
 
-    def apart(lam):
+    def feature_distance(lam):
         with toys.ran("fedphp", lam=lam, rounds=6, mu=1, local_epochs=3, lr=0.5, sizes=(8,), batch_size=8) as running:
             x, _ = running.data.take(running.data.indices("train", 0))
             client = running.client(0).client
             return (client.extractor(x) - client.inherited_extractor(x)).norm().item()
 
-    assert apart(0.9) < 0.5 * apart(0)
+    assert feature_distance(0.9) < 0.5 * feature_distance(0)

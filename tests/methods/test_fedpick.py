@@ -37,7 +37,7 @@ SWITCHES = {
 
 
 def deep_head():
-    """A head with BatchNorm, as that of the digits CNN."""
+    """Returns a model whose head has BatchNorm, as in digits-cnn."""
     model = toys.plain()
     with torch_seed(5):
         head = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, toys.CLASSES))
@@ -54,12 +54,12 @@ def of(state, part):
 
 
 @pytest.mark.parametrize("case", COMMON)
-def test_two_rounds_equal_the_naive_ones(case):
+def test_two_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedpick", COMMON[case], Federation)
 
 
 @pytest.mark.parametrize("case", SWITCHES)
-def test_two_rounds_equal_the_naive_ones_under_every_switch(case):
+def test_two_rounds_equal_the_naive_implementation_under_every_switch(case):
     assert_equals_naive("fedpick", SWITCHES[case], Federation)
 
 
@@ -85,7 +85,7 @@ def test_without_pfsm_it_is_fedbn_to_the_bit(executor):
     assert all(torch.equal(state[name], expected[name]) for name in expected)
 
 
-def test_without_the_weights_extractor_and_head_learn_as_in_fedbn():
+def test_with_zero_weights_extractor_and_head_equal_fedbn():
     state, _ = trained(model=BN, lam_lce=0, lam_ent=0, lam_dis=0)
     with toys.ran("fedbn", model=BN) as fedbn:
         expected = toys.state_of(fedbn)
@@ -96,14 +96,14 @@ def test_without_the_weights_extractor_and_head_learn_as_in_fedbn():
     ("weights", "part"),
     [({"lam_ent": 0}, "irrelevant_head"), ({"lam_lce": 0, "lam_dis": 0}, "relevant_head")],
 )
-def test_a_head_without_a_loss_stays_as_it_was(weights, part):
+def test_a_head_without_a_loss_does_not_change(weights, part):
     before = toys.experiment("fedpick").part_table.common
     for values, stays in ((weights, True), ({}, False)):
         for name, value in of(trained(**values)[0], part).items():
             assert torch.equal(value, before[name.split(" ")[-1]]) == stays
 
 
-def test_ensembles_differ_in_predictions_alone():
+def test_ensembles_differ_only_in_predictions():
     found, predictions = {}, {}
     for ensemble in ("logits", "prob", "global", "personal"):
         with toys.ran("fedpick", ensemble=ensemble) as running:
@@ -116,7 +116,7 @@ def test_ensembles_differ_in_predictions_alone():
     assert not torch.equal(predictions["global"], predictions["personal"])
 
 
-def test_the_temperature_matters_in_training_only():
+def test_the_temperature_matters_only_in_training():
     cold, hot = (toys.experiment("fedpick", tau=tau) for tau in (0.1, 50))
     x, _ = cold.data.take(cold.data.union("test"))
     assert torch.equal(cold.client(0)(x), hot.client(0)(x))
@@ -124,7 +124,7 @@ def test_the_temperature_matters_in_training_only():
     assert toys.differences(trained(tau=0.1)[0], trained(tau=50)[0], 1e-6)
 
 
-def test_what_of_the_pfsm_leaves_a_client():
+def test_the_pfsm_is_uploaded_only_with_share_pfsm():
     alone, together = trained()[0], trained(share_pfsm=True)[0]
     for part in ("selector", "relevant_head", "irrelevant_head"):
         assert not any(name.startswith("server") for name in of(alone, part))
@@ -143,7 +143,7 @@ def test_detached_teachers_change_gradients_not_losses():
     assert toys.differences(*without, 1e-12) == {}
 
 
-def test_heads_are_drawn_independently_unless_told_otherwise():
+def test_heads_are_initialized_independently_by_default():
     heads = ("head", "relevant_head", "irrelevant_head")
     for values, equal in (({}, False), ({"init_heads_from_global": True}, True)):
         client = toys.experiment("fedpick", model=deep_head(), **values).part_table.client
@@ -153,7 +153,7 @@ def test_heads_are_drawn_independently_unless_told_otherwise():
         assert all(same(statistics[0], other) for other in statistics)
 
 
-def test_a_head_that_cannot_be_drawn_anew():
+def test_a_head_that_cannot_be_reinitialized_is_refused():
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
@@ -190,7 +190,7 @@ def test_the_selectors_gradient_is_a_finite_difference_of_the_loss():
             assert gradient.view(-1)[place].item() == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-8)
 
 
-def test_the_digits_cnn_is_cut_behind_its_convolutions():
+def test_the_digits_cnn_is_cut_after_its_convolutions():
     dataset = synthetic(60, (3, 8, 8), 3, seed=1)
     values = {"dataset": dataset, "model": "digits-cnn", "clients": 2, "partition": "iid", "report": lambda _: None}
     part_table = Experiment("fedpick", **values).part_table
@@ -200,7 +200,7 @@ def test_the_digits_cnn_is_cut_behind_its_convolutions():
     assert linear.client.relevant_head.weight.shape == (3, 512)
 
 
-def test_values_of_the_paper():
+def test_paper_values():
     kind = METHODS["fedpick"]
     digits = kind.defaults("digits-cnn", "digits5")
     assert digits == {

@@ -23,22 +23,22 @@ CASES = {
     "strong": {"lam": 5.0, "rounds": 3},
     "missing classes": PARTLY,
     "missing classes, plain mean, some lost": {**PARTLY, "compat": "pfllib", "client_dropout": 0.3, "rounds": 3},
-    "nobody knows a prototype": {"rounds": 1, "join_ratio": 0.4},
+    "some clients without prototypes": {"rounds": 1, "join_ratio": 0.4},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedproto", CASES[case], FedProto)
 
 
-def test_models_stay_and_without_the_pull_they_are_those_of_local_training():
+def test_models_are_personal_and_with_lam_0_equal_local():
     values = {"rounds": 3, "momentum": 0.9}
     assert_same(model_of(final("fedproto", lam=0, **values)), model_of(final("local", **values)))
     torch.testing.assert_close(predictions("fedproto", lam=0, inference="head"), predictions("local"))
 
 
-def test_features_come_nearer_to_the_prototypes():
+def test_a_larger_lam_brings_features_closer_to_the_prototypes():
     def spread(lam):
         with toys.ran("fedproto", lam=lam, rounds=5) as running:
             state, total = toys.state_of(running), 0.0
@@ -52,7 +52,7 @@ def test_features_come_nearer_to_the_prototypes():
 
 
 @pytest.mark.parametrize("compat", ["paper", "pfllib"])
-def test_a_class_that_nobody_has_gets_no_prototype_and_is_never_predicted(compat):
+def test_a_class_without_samples_has_no_prototype_and_is_never_predicted(compat):
     state = final("fedproto", compat=compat, **PARTLY)
     prototypes = part_of(state, "prototypes", "server")
     assert prototypes["server counts"].tolist() == [8, 7, 0]
@@ -62,7 +62,7 @@ def test_a_class_that_nobody_has_gets_no_prototype_and_is_never_predicted(compat
     torch.testing.assert_close(logits[..., 2], logits[..., :2].min(-1).values - 1)
 
 
-def test_who_has_more_samples_of_a_class_counts_more_unless_the_mean_is_plain():
+def test_prototypes_are_weighted_by_counts_except_with_compat_pfllib():
     values = {"sizes": (9, 1), "dataset": labelled([0] * 10 + [0] * 6), "rounds": 1}
     means = [final("fedproto", compat=c, **values)["server prototypes.means"][0] for c in ("paper", "pfllib")]
     assert (means[0] - means[1]).abs().max() > 1e-3

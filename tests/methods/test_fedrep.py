@@ -12,11 +12,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedrep", CASES[case], FedRep)
 
 
-def test_heads_stay_and_extractors_are_one():
+def test_heads_are_personal_and_the_extractor_is_shared():
     state = final("fedrep")
     assert {name.split()[1].split(".")[0] for name in state if name.startswith("server")} == {"extractor"}
     heads, extractors = ([part_of(state, part, f"client {i}") for i in range(5)] for part in ("head", "extractor"))
@@ -28,14 +28,14 @@ def test_heads_stay_and_extractors_are_one():
         )
 
 
-def test_first_the_head_then_the_extractor():
+def test_the_head_is_trained_before_the_extractor():
     with toys.ran("fedrep", personal_epochs=3, local_epochs=2) as running:
         phases = running.method.phases(1)
         assert [(phase.train, phase.epochs) for phase in phases] == [(("head",), 3), (("extractor",), 2)]
         assert running.records[0]["samples"] == 5 * sum(toys.RAGGED)
 
 
-def test_more_epochs_of_the_head_fit_it_better():
+def test_more_epochs_of_the_head_lower_the_loss():
     def loss(epochs):
         with toys.ran("fedrep", personal_epochs=epochs, rounds=1, join_ratio=1.0) as running:
             return running.records[0]["train_loss"]

@@ -15,11 +15,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("fedrod", CASES[case], FedRoD)
 
 
-def test_a_missing_class_is_none_of_the_generic_heads_business():
+def test_the_generic_head_of_a_missing_class_does_not_change():
     start, state = initial("fedrod", **ONE_CLASS_MISSING), final("fedrod", **ONE_CLASS_MISSING)
     for name in ("weight", "bias"):
         before, after = start[f"server head.{name}"], state[f"server head.{name}"]
@@ -32,21 +32,21 @@ def test_a_missing_class_is_none_of_the_generic_heads_business():
         assert running.client(0)(torch.zeros(1, 6).double()).isfinite().all()
 
 
-def test_with_balanced_classes_the_generic_model_is_fedavgs():
-    """The logarithms are all the same then, and the personal head's loss reaches nothing else."""
+def test_with_balanced_classes_the_generic_model_equals_fedavg():
+    """All log counts are equal, and the personal loss reaches only the personal head."""
     values = {"sizes": (6, 9), "dataset": labelled([0, 1, 2] * 5 + [0, 1, 2] * 2), "momentum": 0.9}
     assert_same(model_of(final("fedrod", **values)), model_of(final("fedavg", **values)), 1e-9)
     skewed = {**values, "dataset": labelled([0, 1, 1] * 5 + [0, 1, 2] * 2)}
     assert distance(model_of(final("fedrod", **skewed)), model_of(final("fedavg", **skewed))) > 1e-3
 
 
-def test_the_frequent_class_is_pushed_less_in_the_generic_head():
-    """All samples of one class: there is nothing left to learn for the generic head."""
+def test_a_single_class_gives_the_generic_head_no_gradient():
+    """With samples of one class only, the balanced loss is zero."""
     values = {"sizes": (5,), "dataset": labelled([1] * 5 + [0, 1, 2])}
     assert_same(model_of(final("fedrod", **values)), model_of(initial("fedrod", **values)))
 
 
-def test_both_heads_predict():
+def test_the_prediction_adds_both_heads():
     with toys.ran("fedrod") as running:
         x, y = running.data.take(running.data.indices("train", 0))
         client = running.client(0)

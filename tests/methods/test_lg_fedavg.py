@@ -13,22 +13,22 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("lg-fedavg", CASES[case], LGFedAvg)
 
 
-def test_only_warm_up_is_fedavg():
+def test_with_warm_up_in_every_round_it_is_fedavg():
     values = {"momentum": 0.9, "model": toys.with_batch_norm()}
     assert_same(model_of(final("lg-fedavg", warmup=2, **values)), model_of(final("fedavg", **values)))
 
 
-def test_one_client_trains_alone():
+def test_a_single_client_equals_local():
     values = {"sizes": (9,), "momentum": 0.9}
     assert_same(model_of(final("lg-fedavg", **values)), model_of(final("local", **values)), 1e-12)
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 2])
-def test_heads_are_one_and_extractors_stay_after_the_warm_up(warmup):
+def test_after_the_warm_up_heads_are_shared_and_extractors_personal(warmup):
     state = final("lg-fedavg", warmup=warmup)
     for part, count in (("head", 1), ("extractor", 1 if warmup == 2 else 5)):
         for name in part_of(state, part, "client 0"):
@@ -36,7 +36,7 @@ def test_heads_are_one_and_extractors_stay_after_the_warm_up(warmup):
             assert len({tuple(state[f"client {i} {key}"].flatten().tolist()) for i in range(5)}) == count
 
 
-def test_extractors_are_uploaded_in_the_warm_up_only():
+def test_extractors_are_uploaded_only_in_the_warm_up():
     with toys.ran("lg-fedavg", warmup=1) as running:
         first, second = (record["uploaded_values"] for record in running.records)
     assert first > second > 0

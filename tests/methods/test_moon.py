@@ -16,21 +16,21 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("moon", CASES[case], Moon)
 
 
-def test_without_the_contrast_it_is_fedavg_to_the_bit():
+def test_with_mu_0_it_is_fedavg_to_the_bit():
     values = {"rounds": 3, "join_ratio": 0.6, "momentum": 0.9}
     assert_same(model_of(final("moon", mu=0, **values)), model_of(final("fedavg", **values)))
 
 
-def test_in_the_first_round_both_models_are_the_same_and_the_contrast_has_no_slope():
+def test_in_the_first_round_the_contrastive_term_has_no_gradient():
     assert_same(model_of(final("moon", rounds=1)), model_of(final("fedavg", rounds=1)), 1e-9)
     assert distance(model_of(final("moon", rounds=2)), model_of(final("fedavg", rounds=2))) > 1e-4
 
 
-def test_the_contrast_turns_features_to_the_global_ones_and_away_from_the_previous():
+def test_the_contrastive_term_pulls_features_to_the_global_and_away_from_the_previous_ones():
     running = toys.experiment("moon")
     client = running.part_table.new_client(torch.device("cpu"))
     generator = torch.Generator().manual_seed(3)
@@ -64,6 +64,6 @@ def test_the_contrast_turns_features_to_the_global_ones_and_away_from_the_previo
     running.close()
 
 
-def test_a_projection_may_come_between_extractor_and_head():
+def test_the_projection_is_part_of_the_extractor():
     shapes = [tuple(t.shape) for name, t in final("moon", projection=True).items() if name.startswith("server")]
     assert shapes == [(5, 6), (5,), (5, 5), (5,), (5, 5), (5,), (3, 5), (3,)]

@@ -17,7 +17,7 @@ from tests.methods.residual import residual
 
 METHOD = "partialfed-adaptive"
 STAGES = {"conv1": 0, "bn1": 0, "layer1": 0, "layer2": 1, "layer3": 2, "layer4": 3}
-# Small temperatures and fast policies, so that two rounds are enough for everything to matter.
+# Small temperatures and large policy steps, so that every option has an effect within two rounds.
 FAST = {"tau": 1.0, "policy_lr": 0.3, "finetune_epochs": 1, "model": toys.with_batch_norm(), "sizes": (11, 5, 6)}
 CASES = {
     "layer": {"momentum": 0.9, "weight_decay": 0.05, "local_epochs": 2},
@@ -29,7 +29,7 @@ CASES = {
     "fine-tune in every round": {"soft_finetune": "every", "momentum": 0.9},
     "two to one": {"f_m": 2, "local_epochs": 2, "momentum": 0.9},
     "one to two": {"f_s": 2, "local_epochs": 2},
-    "strategy as it is": {"f_s": 0},
+    "fixed strategy": {"f_s": 0},
     "linear": {"annealing": "linear"},
     "floor": {"tau_decay": 0.1, "tau_floor": 0.5},
     "policy by sgd": {"policy_optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01, "local_epochs": 2},
@@ -39,7 +39,7 @@ CASES = {
 
 
 def naive_groups(model, granularity="layer", merged=False):
-    """The number of each tensor's group, from its name alone."""
+    """Returns the group index of each tensor, from its name."""
     numbers, labels = {}, []
     for name in model.state_dict():
         path = name.split(".")[:-1]
@@ -61,7 +61,7 @@ def naive_groups(model, granularity="layer", merged=False):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_rounds_and_the_fine_tune_equal_the_naive_ones(case):
+def test_two_rounds_and_fine_tuning_equal_the_naive_implementation(case):
     values = {**FAST, **CASES[case]}
     untrained = toys.experiment(METHOD, **values)
     o = untrained.options
@@ -83,7 +83,7 @@ def test_two_rounds_and_the_fine_tune_equal_the_naive_ones(case):
 
 
 def client_with_different_copies(running):
-    """A client's modules whose copies and logits are anything."""
+    """Returns a client's modules with random copies and logits."""
     client = running.part_table.new_client(torch.device("cpu"))
     draw = torch.Generator().manual_seed(0)
     for name, tensor in client.state_dict().items():
@@ -97,7 +97,7 @@ def client_with_different_copies(running):
 
 @pytest.mark.parametrize("operators", ["native", "reference"])
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
-def test_the_strategys_gradient_is_the_slope_times_the_directional_derivative(granularity, operators):
+def test_the_gradient_of_the_strategy_equals_the_formula(granularity, operators):
     if operators == "native" and not ops.uses_native():
         pytest.skip("the native library is not there")
     running = toys.experiment(METHOD, model=residual(), granularity=granularity)
@@ -114,7 +114,7 @@ def test_the_strategys_gradient_is_the_slope_times_the_directional_derivative(gr
     copies = [client.local, client.global_]
 
     def at(group, step):
-        """The loss where one group is moved from what is picked along the difference of the copies."""
+        """Returns the loss with one group shifted along the difference of the two copies."""
         moved = residual().double().train()
         for name, parameter in moved.named_parameters():
             g = method.segments[name]
@@ -128,8 +128,8 @@ def test_the_strategys_gradient_is_the_slope_times_the_directional_derivative(gr
     assert slope.abs().max() > 1e-3
 
 
-def test_the_copy_that_is_not_selected_is_not_touched():
-    """By gradients, momentum and decay, and its running statistics neither."""
+def test_the_copy_that_is_not_selected_does_not_change():
+    """Neither by gradients, momentum and weight decay, nor in its running statistics."""
     running = toys.experiment(METHOD, model=residual(), momentum=0.9, weight_decay=0.1, sizes=(8,), batch_size=4, f_m=2)
     phase = replace(running.method.phases(1)[0], after=None)
     tensors = {e.key: e.value.clone() for e in running.part_table.specs}
@@ -153,11 +153,11 @@ def test_the_copy_that_is_not_selected_is_not_touched():
 
 
 @pytest.mark.parametrize("way", ["hard", "soft"])
-def test_sampling(way):
+def test_the_sampled_model_equals_the_formula(way):
     running = toys.experiment(METHOD, model=residual(), sample=way)
     method = running.method
     client = client_with_different_copies(running).state_dict()
-    client["policy.logits"][0] = 0.25  # nothing speaks for the global copy
+    client["policy.logits"][0] = 0.25  # equal logits: the local copy is selected
     sampled = method.sample(client)
     assert sampled.keys() == {f"local.{name}" for name in method.segments}
     alpha = torch.softmax(client["policy.logits"], dim=1)
@@ -174,7 +174,7 @@ def test_sampling(way):
     assert origins == {0, 1}
 
 
-def test_the_temperature_falls():
+def test_the_temperature_follows_its_schedule():
     def temperatures(**values):
         method = toys.experiment(METHOD, rounds=4, **values).method
         return [method.temperature(number) for number in (1, 2, 4, 500)]
@@ -204,13 +204,13 @@ def test_strategy_probabilities_are_recorded_group_by_group(values, k):
             assert all(0 < alpha < 1 for alpha in alphas)
             assert record["alpha"] == pytest.approx(sum(alphas) / k)
         assert len({running.records[1][f"alpha.{group}"] for group in running.method.groups}) == k
-        sizes = torch.tensor([11.0, 4.0, 6.0])  # BatchNorm cannot train on a single sample, which is left out
+        sizes = torch.tensor([11.0, 4.0, 6.0])  # single samples are skipped: BatchNorm cannot train on them
         now = torch.stack([running.client(i).client.policy.logits.softmax(1)[:, 1] for i in range(len(sizes))])
         at_last = (sizes[:, None] * now).sum(0) / sizes.sum()
         assert alphas == pytest.approx(at_last.tolist())
 
 
-def test_switches_change_what_they_should_and_nothing_else():
+def test_each_option_changes_only_what_it_controls():
     def outcome(**values):
         with toys.ran(METHOD, **{**FAST, "rounds": 1, **values}) as running:
             state = toys.state_of(running)
@@ -222,7 +222,7 @@ def test_switches_change_what_they_should_and_nothing_else():
     assert same(base["model"], tuned["model"])
     assert same(base["policy"], tuned["policy"])
     assert not same(base["local"], tuned["local"])
-    hard = outcome(sample="hard")  # the same search, another model made of it
+    hard = outcome(sample="hard")  # the same training, another sampled model
     assert same(base["policy"], hard["policy"])
     assert base["record"]["train_loss"] == hard["record"]["train_loss"]
     assert not same(base["model"], hard["model"])
@@ -240,7 +240,7 @@ def test_switches_change_what_they_should_and_nothing_else():
         assert not same(later["policy"], outcome(rounds=2, **switch)["policy"])
 
 
-def test_impossible_settings_are_named():
+def test_impossible_options_are_refused():
     with pytest.raises(ConfigError, match="soft_finetune=every needs sample=soft"):
         toys.experiment(METHOD, sample="hard", soft_finetune="every")
     with pytest.raises(ConfigError, match="needs a model with layer1 to layer4"):
@@ -251,8 +251,8 @@ def test_impossible_settings_are_named():
 
 @pytest.mark.parametrize("executor", ["sequential", "batched"])
 @pytest.mark.parametrize("clients", [2, 10, 20])
-def test_a_run_stopped_goes_on_to_the_bit(tmp_path, executor, clients):
-    """In the first round, between rounds and in the fine-tune."""
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, executor, clients):
+    """Interrupted in the first round, between rounds and in the fine-tuning."""
     values = {"momentum": 0.5, "executor": executor, "stack": 2, "finetune_epochs": 2, "policy_lr": 0.2}
     small = partial(runs.small, METHOD, norm=True, **values)
     whole = small()

@@ -22,7 +22,7 @@ def is_bn(name):
     return any(part in BN for part in name.split("."))
 
 
-# What a strategy loads, by the tensor's name alone.
+# Tensors that a strategy loads, by name.
 NAIVE = {
     "full": lambda _: True,
     "s1-s2": lambda name: name.startswith(tuple(f"extractor.{m}." for m in ("conv1", "bn1", "layer1", "layer2"))),
@@ -44,7 +44,7 @@ NAIVE = {
         ("abcd", {"finetune_epochs": 0, "local_epochs": 2}),
     ],
 )
-def test_two_rounds_and_the_fine_tune_equal_the_naive_ones(strategy, values):
+def test_two_rounds_and_fine_tuning_equal_the_naive_implementation(strategy, values):
     values = {"model": residual(), "strategy": strategy, **values}
     untrained = toys.experiment(METHOD, **values)
     expected = Fix(untrained, residual().double(), NAIVE[strategy]).rounds()
@@ -72,8 +72,8 @@ def clients_of(running):
         ("s1-s4", "fedper", {"batch_norm": "shared", "join_ratio": 0.6}),
     ],
 )
-def test_without_a_fine_tune_they_are_other_methods_to_the_bit(strategy, other, settings):
-    """What is uploaded may be more, what is loaded is the same."""
+def test_without_fine_tuning_some_strategies_equal_other_methods_to_the_bit(strategy, other, settings):
+    """Uploads may be larger; the loaded tensors are the same."""
     common = {"model": residual(), "momentum": 0.9, "weight_decay": 0.05, "local_epochs": 2, "dtype": "float32"}
     mine = {**common, **settings, "batch_norm": "shared", "strategy": strategy, "finetune_epochs": 0}
     with toys.ran(METHOD, **mine) as fix, toys.ran(other, **common, **settings) as plain:
@@ -114,7 +114,7 @@ def test_which_blocks_a_strategy_loads(strategy):
     assert loaded(strategy, model) == {name for group in LOADS[strategy] for name in groups[group]}
 
 
-def test_strategies_by_kind_of_layer():
+def test_strategies_by_layer_type():
     model = residual(squeeze=True)
     names = set(model.state_dict())
     squeezing = {name for name in names if ".se." in name}
@@ -127,7 +127,7 @@ def test_strategies_by_kind_of_layer():
     assert loaded("wo_bn_fc", model) == names - normalising - {"head.weight", "head.bias"}
 
 
-def test_first_and_third_blocks():
+def test_strategies_without_first_and_third_blocks():
     model = residual(blocks=4)
     groups = tensor_groups(model, "block")
     for strategy, left_out in (("wo_fb", [0]), ("wo_fb_tb", [0, 2])):
@@ -148,9 +148,9 @@ def test_models_without_stages_have_fewer_strategies():
     }
     assert {strategy: loaded(strategy, model) for strategy in expected} == expected
     for strategy in ("s1", "AaBb", "wo_se", "wo_fb"):
-        with pytest.raises(ConfigError, match="it can have full, s1-s4, fc, wo_bn, wo_bn_fc, or a function"):
+        with pytest.raises(ConfigError, match="choose one of full, s1-s4, fc, wo_bn, wo_bn_fc, or a function"):
             loaded(strategy, model)
-    with pytest.raises(ConfigError, match=r"'wo_bnfc' is none .* did you mean 'wo_bn_fc'"):
+    with pytest.raises(ConfigError, match=r"no strategy 'wo_bnfc'.* did you mean 'wo_bn_fc'"):
         loaded("wo_bnfc", model)
 
 
@@ -158,7 +158,7 @@ def biases(group, tensor):
     return group != "head" and tensor.endswith("bias")
 
 
-def test_a_function_of_ones_own():
+def test_a_user_defined_strategy():
     here = "tests.methods.test_partialfed_fix"
     model = toys.plain()
     assert loaded(biases, model) == loaded(f"{here}:biases", model) == {"extractor.1.bias"}
@@ -172,7 +172,7 @@ def test_a_function_of_ones_own():
         toys.experiment(METHOD, strategy=3)
 
 
-def test_what_is_not_loaded_is_the_clients_own():
+def test_tensors_that_are_not_loaded_stay_personal():
     with toys.ran(METHOD, strategy=biases, finetune_epochs=0) as running:
         server = running.round.state.server
         mine = [running.client(i).client for i in range(running.data.clients)]
@@ -183,7 +183,7 @@ def test_what_is_not_loaded_is_the_clients_own():
         assert running.records[0]["downloaded_values"] == len(mine) * server["extractor.1.bias"].numel()
 
 
-def test_the_fine_tune_changes_clients_and_nothing_before_it():
+def test_fine_tuning_changes_only_the_clients_and_only_at_the_end():
     with toys.ran(METHOD, finetune_epochs=0) as without, toys.ran(METHOD, finetune_epochs=3) as tuned:
         assert same(dict(without.round.state.server), dict(tuned.round.state.server))
         assert len(tuned.records) == 3
@@ -196,8 +196,8 @@ def test_the_fine_tune_changes_clients_and_nothing_before_it():
 
 @pytest.mark.parametrize("strategy", ["wo_bn", biases, lambda _, tensor: tensor.endswith("bias")])
 @pytest.mark.parametrize("clients", [4, 20])
-def test_a_run_stopped_goes_on_to_the_bit(tmp_path, strategy, clients):
-    """Also one that is stopped in the fine-tune; a function without a name must be given again."""
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, strategy, clients):
+    """Also when interrupted in the fine-tuning; a lambda must be passed again."""
     small = partial(runs.small, METHOD, norm=True, strategy=strategy, momentum=0.5)
     whole = small()
     whole.run()
@@ -218,8 +218,8 @@ def test_a_run_stopped_goes_on_to_the_bit(tmp_path, strategy, clients):
 
 
 @pytest.mark.parametrize("clients", [20, 24, None])
-def test_no_rounds_can_be_added_after_the_fine_tune_has_begun(tmp_path, clients):
-    experiment = runs.small(METHOD, out=tmp_path / "run")  # 3 rounds of 6 clients, and the fine-tune
+def test_no_rounds_can_be_added_once_fine_tuning_has_begun(tmp_path, clients):
+    experiment = runs.small(METHOD, out=tmp_path / "run")  # 3 rounds of 6 clients, and the fine-tuning
     if clients:
         experiment.listeners.append(StopAfter(experiment, clients))
     with suppress(Interrupted):
@@ -228,7 +228,7 @@ def test_no_rounds_can_be_added_after_the_fine_tune_has_begun(tmp_path, clients)
         runs.resumed(tmp_path / "run", rounds=5)
 
 
-def test_rounds_can_be_added_before_the_fine_tune(tmp_path):
+def test_rounds_can_be_added_before_fine_tuning(tmp_path):
     stopped = runs.small(METHOD, out=tmp_path / "run")
     stopped.listeners.append(StopAfter(stopped, 14))
     with pytest.raises(Interrupted):
@@ -239,7 +239,7 @@ def test_rounds_can_be_added_before_the_fine_tune(tmp_path):
     assert same(runs.everything(longer), runs.everything(whole))
 
 
-def test_the_papers_values():
+def test_paper_values():
     from pfl_fast.methods import METHODS
 
     for name in (METHOD, "partialfed-adaptive"):

@@ -30,18 +30,18 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("per-fedavg", CASES[case], PerFedAvg)
 
 
-def test_without_the_inner_step_and_with_undivided_batches_the_server_has_fedavgs_model():
+def test_with_alpha_0_and_undivided_batches_the_server_equals_fedavg():
     values = {"batch_size": 3, "momentum": 0.9, "join_ratio": 0.6}
     mine, theirs = (final(m, **v, **values) for m, v in (("per-fedavg", {"alpha": 0}), ("fedavg", {})))
     assert_same(model_of(mine, owner="server"), model_of(theirs, owner="server"), 1e-12)
 
 
-def test_hessian_free_is_the_slope_of_the_loss_after_a_step():
-    """One batch of one client, against the derivative through the inner step."""
+def test_hessian_free_is_the_gradient_of_the_loss_after_a_step():
+    """One batch of one client, compared with autograd through the inner step."""
     values = {"sizes": (4,), "rounds": 1, "alpha": 0.4, "lr": 0.1}
     running = toys.experiment("per-fedavg", **values)
     (batch,) = running.data.batches(0, 1, 0)
@@ -54,12 +54,12 @@ def test_hessian_free_is_the_slope_of_the_loss_after_a_step():
     w = {name: p.detach().requires_grad_() for name, p in model.named_parameters()}
     inner = torch.autograd.grad(loss(w, slice(2)), list(w.values()), create_graph=True)
     stepped = {name: p - 0.4 * g for (name, p), g in zip(w.items(), inner, strict=True)}
-    slopes = dict(zip(w, torch.autograd.grad(loss(stepped, slice(2, 4)), list(w.values())), strict=True))
+    gradients = dict(zip(w, torch.autograd.grad(loss(stepped, slice(2, 4)), list(w.values())), strict=True))
     found = {h: final("per-fedavg", hessian=h, **values) for h in ("hessian-free", "first-order")}
     error = dict.fromkeys(found, 0.0)
     for h, state in found.items():
         for name, p in w.items():
-            error[h] += (state[f"server {name}"] - (p - 0.1 * slopes[name])).abs().max().item()
+            error[h] += (state[f"server {name}"] - (p - 0.1 * gradients[name])).abs().max().item()
     assert error["hessian-free"] < 1e-6
     assert error["first-order"] > 1e-3
 
@@ -76,14 +76,14 @@ def test_a_model_takes_one_step_before_it_predicts():
     assert not torch.allclose(*predictions("per-fedavg", **values)[:2]), "each client on its own samples"
 
 
-def test_pfllib_goes_twice_over_the_samples():
+def test_compat_pfllib_doubles_the_epochs():
     with toys.ran("per-fedavg", compat="pfllib") as twice, toys.ran("per-fedavg") as once:
         assert twice.records[0]["samples"] == 2 * once.records[0]["samples"]
     theirs = final("per-fedavg", local_epochs=2)
     assert_same(model_of(final("per-fedavg", compat="pfllib")), model_of(theirs))
 
 
-def test_the_step_before_a_test_is_not_kept():
+def test_the_adaptation_before_a_test_is_discarded():
     state = final("per-fedavg", rounds=1, lr=0)
     assert_same(model_of(state), model_of(initial("per-fedavg")), 1e-12)
     assert distance(model_of(final("per-fedavg", rounds=1)), model_of(state)) > 1e-3

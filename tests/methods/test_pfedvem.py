@@ -17,11 +17,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("pfedvem", {**SHORT, **CASES[case]}, PFedVEM)
 
 
-def test_everybody_trains_and_the_selected_are_averaged():
+def test_all_clients_train_and_the_selected_ones_are_averaged():
     with toys.ran("pfedvem", join_ratio=0.4, **SHORT) as running:
         assert running.records[0]["clients_trained"] == 5
         state = toys.state_of(running)
@@ -29,7 +29,7 @@ def test_everybody_trains_and_the_selected_are_averaged():
     assert not any(torch.equal(heads[0], other) for other in heads[1:])
 
 
-def test_what_the_head_phase_trains():
+def test_the_head_phase_trains_mean_and_spread():
     start, state = (f("pfedvem", head_lr=0, rounds=1, **SHORT) for f in (initial, final))
     for part in ("head", "spread"):
         assert_same(part_of(state, part, "client"), part_of(start, part, "client"))
@@ -40,7 +40,7 @@ def test_what_the_head_phase_trains():
         assert distance(part_of(state, part, "client"), part_of(start, part, "client")) > 1e-3
 
 
-def test_sure_clients_count_more_at_the_server():
+def test_the_server_weights_heads_by_inverse_variance():
     state = final("pfedvem", rounds=1, join_ratio=1.0, head_lr=0.01, **SHORT)
     shares = torch.tensor([1 / state[f"client {i} variance.value"].item() for i in range(5)]).double()
     for name in ("weight", "bias"):
@@ -49,22 +49,22 @@ def test_sure_clients_count_more_at_the_server():
         torch.testing.assert_close(state[f"server head.{name}"], mean, rtol=1e-6, atol=1e-6)
 
 
-def test_the_variance_is_that_of_the_posterior_about_the_prior():
+def test_the_variance_equals_the_formula():
     start, state = (f("pfedvem", rounds=1, head_lr=0, **SHORT) for f in (initial, final))
     spread = torch.cat([F.softplus(t).flatten() for t in part_of(start, "spread", "client 0").values()])
-    apart = distance(part_of(start, "head", "client 0"), part_of(start, "prior", "client 0"))
-    expected = ((spread**2).sum() + apart**2) / spread.numel()
+    difference = distance(part_of(start, "head", "client 0"), part_of(start, "prior", "client 0"))
+    expected = ((spread**2).sum() + difference**2) / spread.numel()
     torch.testing.assert_close(state["client 0 variance.value"], expected)
 
 
-def test_the_mean_head_predicts():
+def test_a_client_predicts_with_the_mean_head():
     with toys.ran("pfedvem", **SHORT) as running:
         x, _ = running.data.take(running.data.union("test"))
         model = running.client(1)
         torch.testing.assert_close(model(x), model.client.head(model.client.extractor(x)))
 
 
-def test_initial_heads():
+def test_init_selects_the_initial_heads():
     backbone = initial("pfedvem", init="backbone")
     assert torch.equal(backbone["server head.weight"], toys.plain().head.weight.double())
     normal = initial("pfedvem", init="normal")

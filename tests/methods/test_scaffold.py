@@ -14,18 +14,18 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rounds_equal_the_naive_ones(case):
+def test_rounds_equal_the_naive_implementation(case):
     assert_equals_naive("scaffold", CASES[case], Scaffold)
 
 
 def controls(state, clients):
-    """Of the server, and of each of these clients, in one vector each."""
+    """Returns the control variates of the server and of each client, as vectors."""
     owners = ["server", *(f"client {client}" for client in clients)]
     server, *theirs = (torch.cat([t.flatten() for t in part_of(state, "control", o).values()]) for o in owners)
     return server, torch.stack(theirs)
 
 
-def test_the_servers_control_is_the_mean_over_all_clients_whoever_takes_part():
+def test_the_servers_control_is_the_mean_over_all_clients():
     server, theirs = controls(final("scaffold", join_ratio=0.4, rounds=3), range(5))
     torch.testing.assert_close(server, theirs.mean(0), rtol=1e-9, atol=1e-9)
     assert server.norm() > 1e-3
@@ -41,7 +41,7 @@ def test_lost_uploads_are_missing_from_the_servers_control():
     assert (theirs.norm(dim=1) > 0).all(), "who is lost has trained all the same"
 
 
-def test_the_first_round_is_that_of_fedavg_if_clients_have_equally_many_samples():
+def test_the_first_round_equals_fedavg_if_clients_have_equally_many_samples():
     values = {"sizes": (4, 4, 4), "local_epochs": 2}
     scaffold, fedavg = (model_of(final(m, rounds=1, **values)) for m in ("scaffold", "fedavg"))
     assert_same(scaffold, fedavg, 1e-9)
@@ -49,7 +49,7 @@ def test_the_first_round_is_that_of_fedavg_if_clients_have_equally_many_samples(
     assert distance(scaffold, fedavg) > 1e-4
 
 
-def test_large_clients_do_not_count_more():
+def test_averages_are_not_weighted_by_samples():
     server = model_of(final("scaffold", rounds=1, sizes=(12, 4)), owner="server")
     alone = [model_of(final("local", rounds=1, sizes=(12, 4)), owner=f"client {i}") for i in (0, 1)]
     for name, tensor in server.items():
@@ -62,7 +62,7 @@ def test_the_correction_vanishes_for_one_client():
     assert_same(model_of(final("scaffold", **values)), model_of(final("local", **values)), 1e-9)
 
 
-def test_a_server_that_does_not_step():
+def test_with_server_lr_0_the_model_does_not_change():
     state = final("scaffold", server_lr=0)
     assert_same(model_of(state, owner="server"), model_of(initial("scaffold"), owner="server"))
     assert controls(state, range(5))[0].norm() > 0

@@ -1,4 +1,4 @@
-"""What the baselines are tested with: clients as they are after local training, and the server's model."""
+"""Models used in tests: the clients' after local training, and the server's."""
 
 import pytest
 import torch.nn.functional as F  # noqa: N812
@@ -32,7 +32,7 @@ SHARED += ["apfl", "fedala", "pfedvem"]
 
 
 @pytest.mark.parametrize("method", FEDERATIONS)
-def test_clients_are_tested_as_local_training_leaves_them(method):
+def test_after_local_tests_use_the_locally_trained_models(method):
     values = {"eval_at": "after_local", "join_ratio": 0.6, "model": toys.with_batch_norm(), "lr_decay": 0.5}
     tests = {}
 
@@ -40,7 +40,7 @@ def test_clients_are_tested_as_local_training_leaves_them(method):
         def train(self, client, number):
             super().train(client, number)
             x, y = self.data.take(self.data.indices("test", client.number))
-            # FedALA mixes anew after aggregation only.
+            # FedALA adapts only before tests after aggregation.
             predict = Federation.predict if method == "fedala" else type(self).predict
             if number == self.settings.rounds:
                 tests[client.number] = F.cross_entropy(predict(self, client.number, x), y).item()
@@ -52,7 +52,7 @@ def test_clients_are_tested_as_local_training_leaves_them(method):
 
 
 @pytest.mark.parametrize("method", SHARED)
-def test_the_servers_model_is_its_head_on_its_extractor(method):
+def test_global_accuracy_uses_the_servers_extractor_and_head(method):
     values = {"tests": 9, "lr": 0.5}
     with toys.ran(method, **values) as running:
         record = next(r for r in running.records if r["round"] == running.settings.rounds)
@@ -69,6 +69,6 @@ def test_the_servers_model_is_its_head_on_its_extractor(method):
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedamp", "fedrep", "fedfomo", "lg-fedavg", "fedbabu"])
-def test_without_a_whole_model_the_server_is_not_tested(method):
+def test_global_accuracy_is_none_if_the_server_has_no_whole_model(method):
     with toys.ran(method) as running:
         assert running.records[0]["test_accuracy_global"] is None
