@@ -72,7 +72,7 @@ def _is_differentiated() -> bool:
 
 
 def _by_torch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if torch.is_autocast_enabled(x.device.type):  # no operator changes its types
+    if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # no operator changes its types
         with torch.autocast(x.device.type, enabled=False):
             return _by_torch(x, weight, bias)
     if weight.dim() == 2:
