@@ -1,4 +1,4 @@
-"""Counts the bytes of tensors while they live."""
+"""Counts the bytes of allocated tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class Allocations(TorchDispatchMode):
-    """Watches what operators make inside the ``with``, of whatever was not there before.
+    """Counts the bytes of the tensors that operators allocate inside the ``with`` block.
 
     Attributes:
-        now: bytes that live.
-        most: the most there were at any time.
+        now: bytes currently allocated.
+        most: largest value of ``now``.
 
     >>> import torch
     >>> with Allocations() as allocations:
@@ -41,7 +41,7 @@ class Allocations(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Runs the operator; its arguments were there before it, its other results are new."""
+        """Runs the operator; results that do not share memory with an argument are new allocations."""
         for tensor in _tensors((args, kwargs)):
             self._see(tensor.untyped_storage(), 0)
         result = func(*args, **(kwargs or {}))

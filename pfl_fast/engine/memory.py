@@ -1,13 +1,15 @@
-"""How much memory a run will take, before it starts."""
+"""Estimate of a run's main memory, before it starts."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 
-from pfl_fast.data.federated import EVALUATION_BATCH, FederatedData
+from pfl_fast.data.federated import CHUNK_BYTES, EVALUATION_BATCH, FederatedData
 from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.engine.local.optimizer import StepSettings
@@ -16,24 +18,26 @@ from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import PflFastError
-from pfl_fast.methods.base import Batch, Method, Phase, Tensors
+from pfl_fast.methods.base import Batch, Method, Phase
+
+META = torch.device("meta")
 
 
-class TooLarge(PflFastError):  # noqa: N818 says what it is
+class TooLarge(PflFastError):  # noqa: N818
     """A run does not fit into memory."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes of main memory that a run on the CPU will take at most, by what they are for.
+    """Upper bound of the main memory of a run on the CPU, in bytes.
 
     Attributes:
-        program: what the process holds already: Python, torch, this library.
-        samples: of the data set; memory-mapped pages can be given back when memory gets short.
-        client_state: rows of all clients that may take part.
-        server: its tensors, the uploads of a round, and what is mixed from them.
-        training: clients that train side by side, with gradients, activations and features computed once; copies that
-            are adapted before a test.
+        program: resident memory of the process: Python, torch, this library.
+        samples: arrays of the data set; the system can reclaim memory-mapped pages.
+        client_state: stored tensors of all clients that may take part.
+        server: server tensors, uploads of a round, and mixtures of them.
+        training: tensors of the clients that train at the same time, with gradients, activations and cached values;
+            copies adapted before a test.
     """
 
     program: int
@@ -44,7 +48,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all parts."""
         return sum(getattr(self, f.name) for f in fields(self))
 
     def __str__(self) -> str:
@@ -53,7 +57,7 @@ class Estimate:
 
 
 def size(count: float) -> str:
-    """Bytes for a person to read.
+    """Formats a number of bytes.
 
     >>> size(1536), size(3 << 30)
     ('1.5 KiB', '3.0 GiB')
@@ -74,105 +78,159 @@ def estimate(
     workers: int,
     on_disk: bool,
 ) -> Estimate:
-    """Adds up what a run will take; local training and tests are tried on one batch.
+    """Estimates the memory of a run without computing anything.
 
     Args:
         part_table: the part table.
-        method: whose losses and prediction are tried.
-        data: of the clients.
-        settings: of the rounds.
-        copies: clients that train at the same time.
-        workers: clients that are tested at the same time.
-        on_disk: clients' state is in mapped files, which need no memory.
+        method: the method.
+        data: samples of the clients.
+        settings: settings of the rounds.
+        copies: number of clients that train at the same time.
+        workers: number of clients that are tested at the same time.
+        on_disk: True if the clients' state is in mapped files, which need no memory.
     """
     program = resident()
     cohort = sample(settings, data.clients, 1)
     ever = min(data.clients, len(cohort.training) * settings.rounds)
     sent = sum(e.value.nbytes for e in part_table.uploaded) + sum(e.value.nbytes for e in part_table.mixed)
     uploads = sent * len(cohort.uploading)
-    trial = Trial(part_table, method, data, settings)
-    own = sum(e.value.nbytes for e in part_table.specs)
+    client = MetaClient(part_table, method, data, settings)
+    own = sum(spec.value.nbytes for spec in part_table.specs)
     adapted = workers if method.before_test(2, "after_local") or method.before_test(2, "after_agg") else 0
     return Estimate(
         program=program,
         samples=data.bytes,
         client_state=0 if on_disk else ever * part_table.bytes_per_client(),
         server=2 * sum(t.nbytes for t in part_table.server_common.values()) + uploads,
-        training=(copies + adapted) * own + max(copies * trial.step_bytes(), workers * trial.test_bytes()),
+        training=(copies + adapted) * own + max(copies * client.step_bytes(), workers * client.test_bytes()),
     )
 
 
-class Trial:
-    """One client's training and test on one batch, to see what memory they take beside the client's tensors."""
+class MetaClient:
+    """The client with the most samples on the meta device, where tensors have shapes but no values.
+
+    Models that cannot run there, such as those that read values of tensors, are counted without activations.
+    """
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, settings: RoundSettings) -> None:
         self.part_table, self.method, self.data = part_table, method, data
-        self.trainer = SingleRunner(part_table, method, data, torch.device("cpu"))
-        self.step_settings = StepSettings(settings.lr, settings.momentum, settings.weight_decay, settings.seed, round=1)
-        self.largest = int(data.train_sizes.argmax())
+        self.runner = SingleRunner(part_table, method, data, META)
+        self.settings = StepSettings(settings.lr, settings.momentum, settings.weight_decay, settings.seed, round=1)
+        client = int(data.train_sizes.argmax())
+        self.samples = int(data.train_sizes[client])
+        self.sample = data.take(data.indices("train", client)[:1])[0][0]
+        # Expanded zeros of the optimizer become dense when a client trains.
+        self.tensors = {e.key: torch.empty(e.value.shape, dtype=e.value.dtype, device=META) for e in part_table.specs}
 
     def step_bytes(self) -> int:
-        """The most that a step of any phase takes: activations, gradients, what is computed once."""
-        tensors = {e.key: e.value.clone() for e in self.part_table.specs}
-        set_mode(self.trainer.client, self.part_table.parts, training=True)
-        return max(self._phase_bytes(phase, tensors) for phase in self.method.every_phase())
+        """Returns the largest memory of a step of any phase: batches, activations, gradients, cached values."""
+        set_mode(self.runner.client, self.part_table.parts, training=True)
+        return max(self._phase_bytes(phase) for phase in self.method.every_phase())
 
-    def _phase_bytes(self, phase: Phase, tensors: Tensors) -> int:
-        runner = self.trainer
-        runner.begin([self.largest], tensors, {})
-        runner.begin_phase(phase, [runner.trained_names(phase)])
+    def _phase_bytes(self, phase: Phase) -> int:
+        names = self.runner.trained_names(phase)
+        batch = self._batch(self.samples if phase.whole else min(self.data.batch_size, self.samples))
         allocations = Allocations()
-        with allocations:
-            batch = self._batch(runner.source(phase))
-            with torch.no_grad():
-                batch.cached = {name: c.compute(runner.client, batch.x) for name, c in phase.cached.items()}
-            runner.step(phase, phase.loss, batch, slice(None), 0, self.step_settings).run()
-        per_sample = sum(t.nbytes // len(t) for t in batch.cached.values())
-        tables = 0 if runner.recomputes_each_step(phase) else per_sample * int(self.data.train_sizes[self.largest])
-        return allocations.most + tables
+        try:
+            with allocations:
+                self._step(phase, batch, names)
+            used = allocations.most
+        except Exception:  # models may do anything
+            used = sum(self.tensors[name].nbytes for name in names)
+        tables = 0 if self.runner.recomputes_each_step(phase) else self.samples
+        cached = tables * sum(t.nbytes // len(t) for t in batch.cached.values())
+        # Batches are cut from chunks of the epoch.
+        return used + cached + max(batch.x.nbytes, min(CHUNK_BYTES, self.samples * self.sample.nbytes))
+
+    def _step(self, phase: Phase, batch: Batch, names: list[str]) -> None:
+        self.runner.begin([0], dict(self.tensors), {})
+        self.runner.begin_phase(phase, [names])
+        with torch.no_grad():
+            batch.cached = {name: cache.compute(self.runner.client, batch.x) for name, cache in phase.cached.items()}
+        settings = self.settings.for_phase(phase)
+        self.runner.step(phase, phase.loss, batch, slice(None), 0, settings).run()
 
     def test_bytes(self) -> int:
-        """What the prediction for a batch of test samples takes."""
-        bind(self.trainer.client, self.part_table.common, set())
-        set_mode(self.trainer.client, self.part_table.parts, training=False)
+        """Returns the memory of the prediction for a batch of test samples."""
+        bind(self.runner.client, self.tensors, set())
+        set_mode(self.runner.client, self.part_table.parts, training=False)
         most = int(max(self.data.test_sizes.max(), self.data.validation_sizes.max()))
+        batch = self._batch(min(most, EVALUATION_BATCH))
         allocations = Allocations()
-        with torch.no_grad(), allocations:
-            batch = self._batch(self.data)
-            self.method.predict(self.trainer.client, batch)
-        return allocations.most * min(most, EVALUATION_BATCH) // len(batch.y)
+        try:
+            with torch.no_grad(), allocations:
+                self.method.predict(self.runner.client, batch)
+        except Exception:  # models may do anything
+            return batch.x.nbytes
+        return batch.x.nbytes + allocations.most
 
-    def _batch(self, data: FederatedData) -> Batch:
-        x, y, _ = next(iter(data.batches(self.largest, 1, 0)))
-        return Batch(x, y, torch.tensor(0))
+    def _batch(self, count: int) -> Batch:
+        x = torch.empty((count, *self.sample.shape), dtype=self.sample.dtype, device=META)
+        y, seed = (torch.empty(shape, dtype=torch.int64, device=META) for shape in ((count,), ()))
+        return Batch(x, y, seed)
 
 
 def resident() -> int:
-    """Bytes of main memory this process holds; 0 where that cannot be found out."""
+    """Returns the resident memory of this process in bytes; 0 if the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return 0
-    return pages * 4096
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def available() -> int | None:
-    """Bytes of main memory that could still be had; None where that cannot be found out."""
+def available(root: Path = Path("/")) -> int | None:
+    """Returns the main memory that is still free, in bytes, within the limits of the container; None if unknown.
+
+    Args:
+        root: folder that holds ``proc`` and ``sys``.
+    """
+    free = _numbers(root / "proc/meminfo").get("MemAvailable:")
+    bounds = [] if free is None else [free * 1024]
+    return min([*bounds, *_free_in_cgroups(root)], default=None)
+
+
+def _free_in_cgroups(root: Path) -> Iterator[int]:
+    """Yields limit minus usage of every control group of this process that has a limit, version 1 and 2."""
+    mount = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            top, limit, usage, cache = mount, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            top, cache = mount / "memory", "total_inactive_file"
+            limit, usage = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        # Parents limit their children. Inside a container, only the top may exist.
+        group = top / path.strip("/")
+        for folder in (group, *group.parents):
+            most, used = _text(folder / limit).strip(), _text(folder / usage).strip()
+            if most.isdecimal() and used.isdecimal():
+                reclaimable = _numbers(folder / "memory.stat").get(cache, 0)
+                yield max(int(most) - int(used) + reclaimable, 0)
+            if folder == top:
+                break
+
+
+def _numbers(file: Path) -> dict[str, int]:
+    """First number of each line of a file, by the word before it."""
+    lines = [line.split() for line in _text(file).splitlines()]
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+
+
+def _text(file: Path) -> str:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
-        return None
+        return file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def refuse_if_too_large(needed: Estimate) -> None:
-    """Raises ``TooLarge`` with what would help; samples do not count, as mapped pages are given back."""
-    room = available()
-    if room is None:
-        return
-    more = needed.total - needed.program - needed.samples
-    if more > room:
+    """Raises :class:`TooLarge` if a run needs more than the free memory; samples are not counted, see ``Estimate``."""
+    free = available()
+    if free is not None and needed.total - needed.program - needed.samples > free:
         raise TooLarge(
-            f"this run needs {needed}, but only {size(room)} are free. --state disk keeps clients' state in files; "
+            f"this run needs {needed}, but only {size(free)} are free. --state disk keeps clients' state in files; "
             "fewer --workers, a smaller --stack, --join-ratio or --batch-size, or a smaller model need less"
         )

@@ -79,7 +79,7 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Returns ``[b, n]`` for ``[b, k]``."""
         weight, recorder = self.weight, self.recorder
-        if x.dim() != 2 or torch.is_autocast_enabled(x.device.type):
+        if x.dim() != 2 or (not x.is_meta and torch.is_autocast_enabled(x.device.type)):
             return F.linear(x, weight, self.bias)
         product = F.linear if torch_is_faster(x, weight) else ops.linear
         if recorder is None or not recorder.enabled or not _wants_gradient(weight):

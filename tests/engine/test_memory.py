@@ -1,11 +1,13 @@
-"""What a run will take is foretold by trying a step, and trying leaves no trace."""
+"""The memory of a run is estimated on the meta device; nothing is computed and nothing changes."""
 
 import pytest
 import torch
 from torch import nn
 
 from pfl_fast.engine.allocations import Allocations
-from pfl_fast.engine.memory import Trial, resident
+from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.local.trainer import Trainer
+from pfl_fast.engine.memory import MetaClient, available, resident
 from pfl_fast.methods import METHODS
 from pfl_fast.models import Backbone
 from tests.engine import toys
@@ -18,8 +20,118 @@ def wide(width=WIDE):
     return Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, width), nn.ReLU()), nn.Linear(width, toys.CLASSES), width)
 
 
-def trial_of(experiment):
-    return Trial(experiment.part_table, experiment.method, experiment.data, experiment.settings)
+def meta_client(experiment):
+    return MetaClient(experiment.part_table, experiment.method, experiment.data, experiment.settings)
+
+
+def measured_bytes(experiment):
+    """The most memory that local training of the largest client really allocates, besides its tensors."""
+    method, s = experiment.method, experiment.settings
+    worker, client = experiment.round.executor.workers[0], int(experiment.data.train_sizes.argmax())
+    settings, most = StepSettings(s.lr, s.momentum, s.weight_decay, s.seed, round=1), 0
+    for phases in (method.phases(1), method.phases(2), method.final_phases(), method.before_test(2, "after_agg")):
+        tensors = {e.key: e.value.clone() for e in experiment.part_table.specs}
+        allocations = Allocations()
+        with allocations:
+            Trainer(worker.single, lambda: False).train([client], tensors, phases, settings)
+        most = max(most, allocations.most)
+    return most
+
+
+MODELS = {
+    "plain": (toys.plain, None),
+    "batch norm": (toys.with_batch_norm, None),
+    "dropout": (toys.with_dropout, None),
+    "convolution": (toys.convolutional, (4, 4, 2)),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_estimate_of_a_step_is_within_a_factor_of_two(method, model):
+    make, shape = MODELS[model]
+    dataset = toys.images(sum(toys.RAGGED) + 3 * len(toys.RAGGED), shape) if shape else None
+    experiment = toys.experiment(method, model=make(), dataset=dataset, dtype="float32")
+    assert 0.5 <= meta_client(experiment).step_bytes() / measured_bytes(experiment) <= 2
+    experiment.close()
+
+
+class ReadsValues(nn.Module):
+    """Cannot run on the meta device."""
+
+    def forward(self, x):
+        return x if x.sum().item() < 1e9 else -x
+
+
+def test_a_model_that_reads_values_is_counted_without_activations():
+    model = Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, 5), ReadsValues()), nn.Linear(5, toys.CLASSES), 5)
+    experiment = toys.experiment("fedavg", model=model)
+    assert meta_client(experiment).step_bytes() >= sum(p.nbytes for p in model.double().parameters())
+    assert meta_client(experiment).test_bytes() > 0
+    experiment.run()
+
+
+def test_nothing_is_computed(monkeypatch):
+    experiment = toys.experiment("fedcp")
+    counted = meta_client(experiment)
+    monkeypatch.setattr(experiment.data, "batches", None)
+    monkeypatch.setattr(torch.Tensor, "item", None)
+    assert counted.step_bytes() > 0
+
+
+def system(root, meminfo, cgroup, **files):
+    """A folder with the files that tell about memory."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(meminfo)
+    (root / "proc/self/cgroup").write_text(cgroup)
+    for name, content in files.items():
+        file = root / "sys/fs/cgroup" / name.replace("__", "/").replace("DOT", ".")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return root
+
+
+MEMINFO = "MemTotal:  2000 kB\nMemAvailable:    1000 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "expected"),
+    [
+        ("", {}, 1000 * 1024),
+        ("0::/\n", {"memoryDOTmax": "max\n", "memoryDOTcurrent": "5\n"}, 1000 * 1024),
+        ("0::/\n", {"memoryDOTmax": "5000\n", "memoryDOTcurrent": "2000\n"}, 3000),
+        (
+            "0::/\n",
+            {"memoryDOTmax": "5000", "memoryDOTcurrent": "4000", "memoryDOTstat": "anon 7\ninactive_file 500\n"},
+            1500,
+        ),
+        ("0::/a/b\n", {"a__memoryDOTmax": "900", "a__memoryDOTcurrent": "100"}, 800),
+        ("0::/a/b\n", {"memoryDOTmax": "50", "memoryDOTcurrent": "90"}, 0),
+        (
+            "5:cpu:/x\n4:memory:/docker/1\n",
+            {"memory__memoryDOTlimit_in_bytes": "7000", "memory__memoryDOTusage_in_bytes": "1000"},
+            6000,
+        ),
+        (
+            "4:memory:/j\n0::/\n",
+            {
+                "memory__j__memoryDOTlimit_in_bytes": "7000",
+                "memory__j__memoryDOTusage_in_bytes": "6000",
+                "memory__j__memoryDOTstat": "total_inactive_file 11",
+                "memory__memoryDOTlimit_in_bytes": str(2**63 - 4096),
+                "memory__memoryDOTusage_in_bytes": "1",
+            },
+            1011,
+        ),
+        ("garbage\n:\n", {"memoryDOTmax": "x", "memoryDOTcurrent": ""}, 1000 * 1024),
+    ],
+)
+def test_free_memory_respects_the_limits_of_the_container(tmp_path, cgroup, files, expected):
+    assert available(system(tmp_path, MEMINFO, cgroup, **files)) == expected
+
+
+def test_free_memory_is_unknown_without_any_of_these_files(tmp_path):
+    assert available(tmp_path) is None
 
 
 def test_allocations_are_counted_while_they_live():
@@ -53,7 +165,7 @@ def test_gradients_and_saved_activations_are_counted():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_trying_leaves_initial_values_and_results_as_they_are(method):
+def test_estimating_leaves_initial_values_and_results_unchanged(method):
     values = {"model": toys.with_batch_norm(), "momentum": 0.5}
     asked = toys.experiment(method, **values)
     before = {name: value.clone() for name, value in asked.part_table.common.items()}
@@ -75,11 +187,11 @@ def test_a_step_takes_gradients_once_and_those_of_linear_layers_only_for_momentu
     parameters = [e.value for e in experiment.part_table.specs if e.parameter]
     gradients = sum(p.nbytes for p in parameters if made or p.dim() != 2)
     activations = experiment.settings.batch_size * WIDE * 4
-    assert gradients + activations <= trial_of(experiment).step_bytes() <= gradients + 6 * activations
+    assert gradients + activations <= meta_client(experiment).step_bytes() <= gradients + 6 * activations
 
 
 def test_tests_grow_with_their_samples_up_to_a_batch():
-    taken = {tests: trial_of(toys.experiment("fedavg", model=wide(), tests=tests)).test_bytes() for tests in (4, 8)}
+    taken = {tests: meta_client(toys.experiment("fedavg", model=wide(), tests=tests)).test_bytes() for tests in (4, 8)}
     assert taken[8] == 2 * taken[4]
     assert taken[4] >= 4 * WIDE * 8
 
@@ -101,11 +213,11 @@ def test_workers_hold_no_initial_values_of_their_own():
     experiment = toys.experiment("fedpick", model=wide(), executor="threads", workers=2)
     initial = {name: p.data_ptr() for name, p in experiment.part_table.client.named_parameters()}
     for worker in experiment.round.executor.workers:
-        for trainer in (worker.single, worker.stacked):
-            assert {name: p.data_ptr() for name, p in trainer.client.named_parameters()} == initial
-    for entry in experiment.part_table.of_model:
-        if entry.parameter:
-            assert entry.value.data_ptr() == initial[entry.key]
+        for runner in (worker.single, worker.runner):
+            assert {name: p.data_ptr() for name, p in runner.client.named_parameters()} == initial
+    for spec in experiment.part_table.model_specs:
+        if spec.parameter:
+            assert spec.value.data_ptr() == initial[spec.key]
     experiment.close()
 
 
