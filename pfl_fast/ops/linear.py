@@ -80,9 +80,7 @@ def _inside_functorch_derivative() -> bool:
 
 
 def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if not x.is_meta and torch.is_autocast_enabled(
-        x.device.type
-    ):  # keep the dtype of the inputs
+    if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # keep the dtype of the inputs
         with torch.autocast(x.device.type, enabled=False):
             return _torch_linear(x, weight, bias)
     if weight.dim() == 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -13,6 +14,7 @@ from pfl_fast.engine.executors.sequential import SequentialExecutor
 from pfl_fast.engine.executors.threads import ThreadsExecutor
 from pfl_fast.engine.results.metrics import Metric
 from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.engine.worker import Worker
 from pfl_fast.methods.base import Method
 
 EXECUTORS: dict[str, type[Executor]] = {
@@ -34,4 +36,5 @@ def make_executor(
 ) -> Executor:
     """Returns the executor ``name``; ``"auto"`` is threads on the CPU and batched on GPUs."""
     default = ThreadsExecutor if devices[0].type == "cpu" else BatchedExecutor
-    return EXECUTORS.get(name, default)(devices, workers, stack, part_table, method, data, metrics)
+    make_worker = partial(Worker, part_table=part_table, method=method, data=data, metrics=metrics)
+    return EXECUTORS.get(name, default)(devices, workers, stack, make_worker)

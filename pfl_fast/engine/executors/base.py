@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from queue import SimpleQueue
 from typing import ClassVar, TypeVar
 
 import torch
 
-from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.local.trainer import Runner
-from pfl_fast.engine.results.metrics import Metric
-from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.worker import Worker
-from pfl_fast.methods.base import Method
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
@@ -30,10 +26,7 @@ class Executor(ABC):
         devices: one or more devices.
         workers: number of threads on the CPU; 0: one per core.
         stack: most clients in one stack; 0: all clients of a worker.
-        part_table: the part table.
-        method: the method.
-        data: client data.
-        metrics: metrics of the tests, by name.
+        make_worker: returns a worker, given ``runner_class``, ``device`` and ``stop``.
 
     Attributes:
         name: name of the executor in settings and results.
@@ -46,19 +39,12 @@ class Executor(ABC):
     runner_class: ClassVar[type[Runner]] = SingleRunner
 
     def __init__(
-        self,
-        devices: Sequence[torch.device],
-        workers: int,
-        stack: int,
-        part_table: PartTable,
-        method: Method,
-        data: FederatedData,
-        metrics: Mapping[str, Metric],
+        self, devices: Sequence[torch.device], workers: int, stack: int, make_worker: Callable[..., Worker]
     ) -> None:
         self.stack = stack
         self.stop = StopFlag()
         self.workers = [
-            Worker(self.runner_class, part_table, method, data, metrics, device, self.stop.is_set)
+            make_worker(runner_class=self.runner_class, device=device, stop=self.stop.is_set)
             for device in self.places(devices, workers)
         ]
         self._idle: SimpleQueue[Worker] = SimpleQueue()
@@ -97,16 +83,9 @@ class PooledExecutor(Executor):
     """Runs one unit per worker at the same time, each in a thread of a pool."""
 
     def __init__(
-        self,
-        devices: Sequence[torch.device],
-        workers: int,
-        stack: int,
-        part_table: PartTable,
-        method: Method,
-        data: FederatedData,
-        metrics: Mapping[str, Metric],
+        self, devices: Sequence[torch.device], workers: int, stack: int, make_worker: Callable[..., Worker]
     ) -> None:
-        super().__init__(devices, workers, stack, part_table, method, data, metrics)
+        super().__init__(devices, workers, stack, make_worker)
         self._pool = ThreadPoolExecutor(len(self.workers), "pfl-fast", initializer=self.start_thread)
 
     def start_thread(self) -> None:

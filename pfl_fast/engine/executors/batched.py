@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import torch
-from torch.nn.modules.batchnorm import _BatchNorm
-
-from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.executors.base import PooledExecutor
 from pfl_fast.engine.local.stacked import StackedRunner
-from pfl_fast.engine.results.metrics import Metric
-from pfl_fast.engine.state.part_table import PartTable
-from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Client, Method
 
 TEST_STACK = 32  # most clients in one stack of a test, which may cover all clients of the run
 
@@ -23,19 +15,6 @@ class BatchedExecutor(PooledExecutor):
 
     name = "batched"
     runner_class = StackedRunner
-
-    def __init__(
-        self,
-        devices: Sequence[torch.device],
-        workers: int,
-        stack: int,
-        part_table: PartTable,
-        method: Method,
-        data: FederatedData,
-        metrics: Mapping[str, Metric],
-    ) -> None:
-        _refuse_unstackable(part_table.client)
-        super().__init__(devices, workers, stack, part_table, method, data, metrics)
 
     def units(self, clients: Sequence[int]) -> list[list[int]]:
         """Splits clients, the most expensive first, into one or more stacks per worker."""
@@ -49,11 +28,3 @@ class BatchedExecutor(PooledExecutor):
         count = len(self.workers)
         shards = [clients[i::count] for i in range(count)]  # clients are sorted by cost: dealing in turn is even
         return [list(shard[i : i + size]) for shard in shards for i in range(0, len(shard), size)]
-
-
-def _refuse_unstackable(client: Client) -> None:
-    for name, module in client.named_modules():
-        if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
-            raise ConfigError(
-                f"executor: {name} has momentum=None, which cannot run in a stack; use threads, or set a momentum"
-            )

@@ -8,14 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from pfl_fast.data.federated import StackedBatch
+from pfl_fast.data.federated import FederatedData, StackedBatch
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import bind, stacked
 from pfl_fast.engine.local.optimizer import StepSettings, update
 from pfl_fast.engine.local.progress import StackProgress
 from pfl_fast.engine.local.trainer import CachedValues, Predict, Runner, Step, gradients_of
-from pfl_fast.methods.base import Batch, Loss, Phase, Tensors
+from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.errors import ConfigError
+from pfl_fast.methods.base import Batch, Loss, Method, Phase, Tensors
 
 WHOLE = slice(None)
 
@@ -73,6 +76,14 @@ class StackedRunner(Runner):
     """
 
     progress: StackProgress
+
+    def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
+        super().__init__(part_table, method, data, device)
+        for name, module in self.client.named_modules():
+            if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
+                raise ConfigError(
+                    f"executor: {name} has momentum=None, which cannot run in a stack; use threads, or set a momentum"
+                )
 
     def load(
         self, views: Sequence[Tensors], phases: Sequence[Phase], settings: StepSettings
