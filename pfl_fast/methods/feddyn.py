@@ -63,7 +63,7 @@ class FedDyn(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, w_g and h_i."""
-        zeros = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
+        zeros = zeros_like_parameters(backbone, self.context.batch_norm)
         return {**super().parts(backbone), "start": round_buffer(zeros), "correction": client_buffer(zeros)}
 
     def phases(self, round: int) -> list[Phase]:

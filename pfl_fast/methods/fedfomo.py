@@ -64,7 +64,7 @@ class FedFomo(Method):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns theta and theta_old."""
-        start = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
+        start = zeros_like_parameters(backbone, self.context.batch_norm)
         mixture_size = min(self.options.m, self.context.clients)
         return {
             "extractor": Part(

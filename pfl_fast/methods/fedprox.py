@@ -36,7 +36,7 @@ class FedProx(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts and w_g."""
-        start = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
+        start = zeros_like_parameters(backbone, self.context.batch_norm)
         return {**super().parts(backbone), "start": round_buffer(start)}
 
     def phases(self, round: int) -> list[Phase]:

@@ -87,18 +87,16 @@ def local_tensor_names(module: nn.Module, batch_norm: str) -> set[str]:
     return names if batch_norm == "personal" else names - {name for name, _ in module.named_parameters()}
 
 
-def zeros_like_parameters(modules: Mapping[str, nn.Module], batch_norm: str) -> nn.Module:
-    """Returns zero buffers ``"<module>.<name>"``, one for every exchanged parameter of ``modules``.
+def zeros_like_parameters(module: nn.Module, batch_norm: str) -> nn.Module:
+    """Returns zero buffers, one for every exchanged parameter of ``module``, of the same names.
 
     They hold a value per parameter: its value at the start of the round, a control variate, a correction.
 
-    >>> zeros = zeros_like_parameters({"head": nn.Linear(3, 2)}, "shared")
+    >>> zeros = zeros_like_parameters(nn.Linear(3, 2), "shared")
     >>> {name: tuple(buffer.shape) for name, buffer in zeros.named_buffers()}
-    {'head.weight': (2, 3), 'head.bias': (2,)}
+    {'weight': (2, 3), 'bias': (2,)}
     """
-    root = nn.Module()
-    for part, module in modules.items():
-        root.add_module(part, parameters_as_buffers(module, batch_norm))
+    root = parameters_as_buffers(module, batch_norm)
     for buffer in root.buffers():
         buffer.zero_()
     return root

@@ -58,7 +58,7 @@ class Scaffold(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, x, c_i, c and ``c_i+ - c_i``."""
-        zeros = zeros_like_parameters({"extractor": backbone.extractor, "head": backbone.head}, self.context.batch_norm)
+        zeros = zeros_like_parameters(backbone, self.context.batch_norm)
         return {
             **super().parts(backbone),
             "start": round_buffer(zeros),
@@ -69,16 +69,9 @@ class Scaffold(FedAvg):
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase with corrected gradients."""
+        correct, update = self.correct_gradients, self.update_control
         train = ("extractor", "head")
-        return [
-            Phase(
-                train,
-                self.loss,
-                self.context.local_epochs,
-                edit_gradients=self.correct_gradients,
-                after=self.update_control,
-            )
-        ]
+        return [Phase(train, self.loss, self.context.local_epochs, edit_gradients=correct, after=update)]
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
         """Returns x, kept for the round."""
