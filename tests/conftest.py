@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-# Real data to test with, if it is there: a folder beside the checkout, or wherever the variable says.
+# Folder of real data for tests, next to the checkout or named by the variable; tests skip without it.
 REAL_DATA = Path(os.environ.get("PFL_FAST_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 

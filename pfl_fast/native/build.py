@@ -225,9 +225,9 @@ def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = N
 
 def _write(file: Path, content: bytes) -> None:
     """Writes a temporary file and renames it, so processes that have loaded the old library keep it."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    beside.replace(file)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(file)
 
 
 def version_line(tool: str) -> str:
