@@ -160,7 +160,7 @@ def test_the_personal_extractor_starts_from_its_own_draw_or_from_the_generic_one
 
 def test_an_extractor_that_cannot_be_reinitialized_is_refused():
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.PReLU(), Scale())
-    with pytest.raises(ConfigError, match="parameters of 2 cannot be drawn anew, as Scale has no reset_parameters"):
+    with pytest.raises(ConfigError, match="parameters of 2 cannot be reinitialized: Scale has no reset_parameters"):
         reinitialized(module)
     before = module[0].weight.detach().clone()
     assert not torch.equal(reinitialized(module[:2])[0].weight, before)

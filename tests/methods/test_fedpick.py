@@ -163,7 +163,7 @@ def test_a_head_that_cannot_be_reinitialized_is_refused():
             return z @ self.weight
 
     model = Backbone(toys.plain().extractor, nn.Sequential(Own()), 5)
-    with pytest.raises(ConfigError, match="parameters of 0 cannot be drawn anew, as Own has no reset_parameters"):
+    with pytest.raises(ConfigError, match="parameters of 0 cannot be reinitialized: Own has no reset_parameters"):
         toys.experiment("fedpick", model=model)
     toys.experiment("fedpick", model=model, init_heads_from_global=True)
 
