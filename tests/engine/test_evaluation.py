@@ -312,13 +312,15 @@ def test_tests_after_local_training_are_not_counted_as_training(executor):
             assert record["seconds"] == pytest.approx(sum(seconds.values()))
 
 
-def test_a_resumed_round_never_counts_negative_seconds():
+def test_seconds_of_workers_never_exceed_those_of_the_round():
     report = LocalReport(0, samples=4, steps=1, data_seconds=5.0, test_seconds=7.0)
     round_record = RoundRecord(2, evaluated=True, cohort=Cohort([0], [0], [0]), skipped=[])
     round_record.add_local_results({0: report}, {})
     values = round_record.finish({"local": 2.0, "aggregate": 1.0}, 1).values
     assert values["seconds_by_part"] == {"data": 0.0, "local": 0.0, "test_local": 2.0, "aggregate": 1.0}
     assert (values["seconds"], values["samples_per_second"]) == (3.0, None)
+    values |= {"uploaded_values": 0, "downloaded_values": 0}
+    assert summarise_run([values], {}, {})["samples_per_second"] == 0
 
 
 def test_requested_metrics_are_recorded_for_every_split_and_time():

@@ -48,7 +48,7 @@ def test_after_local_tests_use_the_locally_trained_models(method):
     untrained = toys.experiment(method, **values)
     Tested(method, untrained).rounds()
     with toys.ran(method, **values) as running:
-        assert running.records[-1]["test_loss_after_agg"] == pytest.approx(sum(tests.values()) / len(tests), rel=1e-6)
+        assert running.records[-1]["test_loss_after_local"] == pytest.approx(sum(tests.values()) / len(tests), rel=1e-6)
 
 
 @pytest.mark.parametrize("method", SHARED)

@@ -103,7 +103,7 @@ class RoundRecord:
         data, test = (self.values.pop(name, 0.0) / workers for name in ("data_seconds", "test_seconds"))
         seconds, training = dict(laps), 0.0
         if "local" in laps:
-            # A resumed round has reports of clients that trained before this lap.
+            # Workers may wait for each other, so that their seconds add up to more than the lap.
             test = min(test, laps["local"])
             training = laps["local"] - test
             data = min(data, training)
@@ -204,7 +204,8 @@ def summarise_run(records: Sequence[Mapping[str, Any]], bests: Bests, about: Map
     trained = [r for r in records if r.get("samples")]
     if trained:
         result["seconds_per_round"] = fmean(r["seconds"] for r in trained)
-        result["samples_per_second"] = fmean(r["samples_per_second"] for r in trained)
+        paces = [r["samples_per_second"] for r in trained if r["samples_per_second"] is not None]
+        result["samples_per_second"] = fmean(paces) if paces else 0.0
         for name in ("uploaded_values", "downloaded_values"):
             result[name] = sum(r[name] for r in trained)
     return result

@@ -31,6 +31,7 @@ from pfl_fast.methods.base import Tensors
 
 FORMAT = 2
 KEPT = 2  # checkpoints
+_NO_SECONDS = {"data_seconds": 0.0, "test_seconds": 0.0}  # spent before the clock of the resumed round starts
 
 
 class CheckpointError(PflFastError):
@@ -128,7 +129,7 @@ def _restore(state: RunState, file: Path) -> RunInfo:
         _check_fits(state, tensors, int(touched.sum()))
         device = next((t.device for t in state.server.values()), torch.device("cpu"))
         unfinished = PartialRound(
-            {int(client): LocalReport(**report) for client, report in meta["reports"].items()},
+            {int(client): LocalReport(**{**report, **_NO_SECONDS}) for client, report in meta["reports"].items()},
             {int(c): {split: Score(**score) for split, score in by.items()} for c, by in meta["scores"].items()},
             {name.removeprefix("upload/"): t.to(device) for name, t in tensors.items() if name.startswith("upload/")},
         )
