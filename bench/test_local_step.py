@@ -41,13 +41,13 @@ def engine_step(experiment, x, y):
     tensors, write_buffers = runner.load([view], [phase], settings)
     set_mode(runner.client, runner.part_table.parts, training=True)
     runner.begin([0], tensors, write_buffers)
-    runner.begin_phase(phase, [runner.trained_names(phase)])
+    runner.begin_phase(phase, phase.loss, [runner.trained_names(phase)])
     with torch.no_grad():
         cached = {name: cache.compute(runner.client, x) for name, cache in phase.cached.items()}
     batch = Batch(x, y, torch.tensor(1), cached)
 
     def step():
-        step = runner.step(phase, phase.loss, batch, slice(None), 0, settings)
+        step = runner.step(batch, slice(None), 0, settings)
         step.run()
         return step.loss.item()
 

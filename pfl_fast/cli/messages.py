@@ -62,7 +62,7 @@ def executor_line(experiment: Experiment) -> str:
     """Returns executor, devices and number of clients that train at once."""
     executor = experiment.round.executor
     devices = ", ".join(dict.fromkeys(str(worker.device) for worker in executor.workers))
-    at_once = f", {len(executor.workers)} clients at a time" if executor.name == "threads" else ""
+    at_once = f", {len(executor.workers)} clients at a time" if len(executor.workers) > 1 else ""
     return f"{executor.name} on {devices}{at_once}"
 
 

@@ -40,14 +40,14 @@ def run_experiment(
         # Around the whole loop: signals that arrive between two rounds must stop the run too.
         with stop_on_signals(experiment.round.executor.stop):
             train(experiment, folder, quiet)
+        if quiet:
+            click.echo(messages.one_line_summary(experiment, folder))
+        else:
+            click.echo("\n" + messages.final_summary(experiment, folder, monotonic() - begin, arguments))
     except Interrupted as interruption:
         exit_interrupted(experiment, folder, interruption.signal)
     finally:
         experiment.close()
-    if quiet:
-        click.echo(messages.one_line_summary(experiment, folder))
-    else:
-        click.echo("\n" + messages.final_summary(experiment, folder, monotonic() - begin, arguments))
 
 
 def discard(_message: str) -> None:

@@ -62,10 +62,15 @@ class ClientTest:
         views = [self.state.clients.view(client, self.state.server, receives=False) for client in unit]
         return self.scores(worker, unit, views)
 
-    def scores(self, worker: Worker, unit: list[int], views: Sequence[Tensors]) -> list[dict[str, Score]]:
-        """Returns the scores of clients with the tensors ``views``."""
+    def scores(
+        self, worker: Worker, unit: list[int], views: Sequence[Tensors], tensors: Tensors | None = None
+    ) -> list[dict[str, Score]]:
+        """Returns the scores of clients with the tensors ``views``, which ``tensors`` may hold as one unit."""
         runner, phases = worker.runner, self.method.before_test(self.settings.round + 1, self.at)
-        tensors = worker.adapt(runner, unit, views, phases, self.step) if phases else runner.gather(views)
+        if phases:
+            tensors = worker.adapt(runner, unit, views, phases, self.step)
+        elif tensors is None:
+            tensors = runner.gather(views)
         by_split = {split: worker.test(runner, unit, tensors, split, self.settings) for split in self.splits}
         return [{split: scores[row] for split, scores in by_split.items()} for row in range(len(unit))]
 
@@ -106,7 +111,7 @@ class ClientWork:
         failed = [report for report in reports if report.problem and self.on_nan != "report"]
         good = [report for report in reports if report not in failed]
         # 3. test
-        scores = self._test(worker, good, trained)
+        scores = self._test(worker, good, trained, None if failed else tensors)
         # 4. upload   5. store
         for report in good:
             self._upload(report.client, trained[report.client])
@@ -119,13 +124,13 @@ class ClientWork:
         return [ClientResult(report, scores.get(report.client, {})) for report in reports]
 
     def _test(
-        self, worker: Worker, reports: Sequence[LocalReport], trained: dict[int, Tensors]
+        self, worker: Worker, reports: Sequence[LocalReport], trained: dict[int, Tensors], tensors: Tensors | None
     ) -> dict[int, dict[str, Score]]:
         clients = [report.client for report in reports]
         if self.test is None or not clients:
             return {}
         begin = perf_counter()
-        scores = self.test.scores(worker, clients, [trained[client] for client in clients])
+        scores = self.test.scores(worker, clients, [trained[client] for client in clients], tensors)
         for report in reports:
             report.test_seconds = (perf_counter() - begin) / len(clients)
         return dict(zip(clients, scores, strict=True))

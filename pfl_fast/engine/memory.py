@@ -144,11 +144,11 @@ class MetaClient:
 
     def _step(self, phase: Phase, batch: Batch, names: list[str]) -> None:
         self.runner.begin([0], dict(self.tensors), {})
-        self.runner.begin_phase(phase, [names])
+        self.runner.begin_phase(phase, phase.loss, [names])
         with torch.no_grad():
             batch.cached = {name: cache.compute(self.runner.client, batch.x) for name, cache in phase.cached.items()}
         settings = self.settings.for_phase(phase)
-        self.runner.step(phase, phase.loss, batch, slice(None), 0, settings).run()
+        self.runner.step(batch, slice(None), 0, settings).run()
 
     def test_bytes(self) -> int:
         """Returns the memory of the prediction for a batch of test samples."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -12,6 +12,7 @@ from pfl_fast.engine.client_work import ClientTest, ClientWork
 from pfl_fast.engine.executors import Executor
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.progress import LocalReport
+from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.mixture import RoundUploads
 from pfl_fast.engine.results.metrics import Score, pooled
 from pfl_fast.engine.results.records import RoundRecord, Stopwatch
@@ -80,18 +81,21 @@ class Round:
         trained = self.state.finish_round()
         self.upload_memory = trained.uploads
         scores = self.evaluate(cohort, number)
+        global_score = self.test_global(number, scores)
         watch.lap("test_aggregated")
         # 6. record
         record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
         record.add_local_results(trained.reports, trained.scores)
         record.add_traffic(self.part_table, cohort, self.data.clients, number)
-        self._add_scores(record, scores)
-        return record.finish(watch.laps, len(self.executor.workers))
+        record.add_scores_after_aggregation(scores, global_score)
+        units = len(self.executor.units(cohort.training))
+        return record.finish(watch.laps, min(len(self.executor.workers), units))
 
     def run_initial(self) -> RoundRecord:
         """Tests the untrained model, as round 0."""
         record = RoundRecord(0, evaluated=True, cohort=Cohort([], [], []), skipped=[])
-        self._add_scores(record, self.test_clients(range(self.data.clients), 0))
+        scores = self.test_clients(range(self.data.clients), 0)
+        record.add_scores_after_aggregation(scores, self.test_global(0, scores))
         return record.finish({}, 1)
 
     # 1. sample the cohort
@@ -209,16 +213,16 @@ class Round:
         settings = TestSettings(self.settings.seed, number, whole)
         return ClientTest(self.method, self.state, self.data.tests, settings, self.step_settings(number + 1), at)
 
-    def test_global(self, number: int, scores: Mapping[int, Mapping[str, Score]]) -> Score | None:
-        """Returns the score of the server's model on the union of the clients' test samples; None without a model.
+    def test_global(self, number: int, scores: Scores | None) -> Score | None:
+        """Returns the score of the server's model on the union of the clients' test samples.
 
-        If all clients hold the server's model, the score is pooled from the clients' ``scores``.
+        None without a model, or in rounds without this test. If all clients hold the server's model, accuracy and loss
+        are pooled from the clients' ``scores``.
         """
-        if not self.settings.eval_global or not self.part_table.server_has_statistics:
+        if scores is None or not self.settings.eval_global or not self.part_table.server_has_statistics:
             return None
         own = [by_split["test"] for by_split in scores.values()]
-        covered = sum(score.samples for score in own) == len(self.data.union("test"))
-        if covered and self.clients_predict_as_server:
+        if self.clients_predict_as_server and sum(score.samples for score in own) == len(self.data.union("test")):
             return pooled(own)
         return self.executor.workers[0].test_global(self.state.server, TestSettings(self.settings.seed, number))
 
@@ -228,13 +232,6 @@ class Round:
         method = self.method
         adapted = method.before_test(1, "after_agg") or self.settings.drop_last_test
         return not adapted and method.predicts_as_server and self.part_table.clients_hold(method.prediction_parts)
-
-    # 6. record
-
-    def _add_scores(self, record: RoundRecord, scores: Scores | None) -> None:
-        if scores is not None:
-            record.after_agg(scores)
-            record.global_score(self.test_global(record.round, scores))
 
     # between rounds
 
@@ -249,4 +246,5 @@ class Round:
         phases = self.method.before_test(number + 1, "final_round" if self.is_final_round(number) else "after_agg")
         if not phases:
             return tensors
-        return worker.adapt(worker.single, [client], [tensors], phases, self.step_settings(number + 1))
+        runner = SingleRunner(self.part_table, self.method, worker.data, worker.device)  # others may be training
+        return worker.adapt(runner, [client], [tensors], phases, self.step_settings(number + 1))

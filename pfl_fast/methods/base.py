@@ -6,8 +6,8 @@
     server  `aggregate` computes the server's tensors from the uploads, `mixture` one weighted sum of them per client
 
 Everything except the server's two functions is written for one client. The engine decides how many clients run at once
-and where: ``torch.vmap`` runs the same code for a stack of clients. A loss must therefore not read values (no
-``.item()``, no ``if`` on a tensor), and takes its noise from ``batch.seed``.
+and where: ``torch.vmap`` runs the same code for a stack of clients. Losses and predictions therefore must not read
+values (no ``.item()``, no ``if`` on a tensor), and take their noise from ``batch.seed``.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class PerSampleCache:
     """A value per sample that local training does not change, such as the features of a frozen extractor.
 
     The engine computes it once per round, in large batches. It recomputes the value in every step if the value depends
-    on the batch (BatchNorm in training mode), on augmentation or on dropout.
+    on the batch (BatchNorm in training mode), on augmentation or on dropout; ``repeats`` and ``custom_gradient`` then
+    compute it again for each of their losses.
 
     Attributes:
         part: the only part used by ``compute``; the phase must not train it.

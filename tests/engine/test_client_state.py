@@ -77,7 +77,7 @@ def test_who_does_not_receive_has_what_it_had(folder):
 def test_sending_keeps_what_was_received(folder):
     state = state_of(folder)
     server = {name: torch.full_like(value, 7) for name, value in state.part_table.server_common.items()}
-    state.send([0, 2], server)
+    state.store_received([0, 2], server)
     newer = {name: torch.full_like(value, 8) for name, value in server.items()}
     assert [float(state.view(c, newer, receives=False)["note.sum"]) for c in (0, 2)] == [135, 135]
     assert (state.view(0, newer, receives=False)["extractor.1.weight"] == 7).all()

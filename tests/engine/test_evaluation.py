@@ -1,6 +1,5 @@
 """When and on what models are tested, and what becomes of the numbers."""
 
-import json
 import math
 from time import sleep
 
@@ -13,7 +12,6 @@ from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import METRICS, score
 from pfl_fast.engine.results.records import RoundRecord, summarise_run
-from pfl_fast.engine.results.run_folder import read_metrics
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.worker import TestSettings
 from pfl_fast.methods import METHODS
@@ -332,15 +330,3 @@ def test_requested_metrics_are_recorded_for_every_split_and_time():
                 assert 0 <= record[f"{split}_macro_f1_{when}"] <= 1
                 assert len(record[f"{split}_per_class_accuracy_{when}"]) == toys.CLASSES
         assert "test_balanced_accuracy_after_agg" not in record
-
-
-@pytest.mark.parametrize(
-    ("measured", "when"), [("test_accuracy_after_agg", "after_agg"), ("test_accuracy_after_local", "after_local")]
-)
-def test_records_of_old_runs_are_read_under_current_names(tmp_path, measured, when):
-    old = {"round": 1, measured: 0.5, "test_auc": 0.6, "test_loss": 2.0, "train_loss": 1.0, "global_accuracy": 0.4}
-    file = tmp_path / "metrics.jsonl"
-    file.write_text(json.dumps({**old, "uploaded": 3, "downloaded": 4}) + "\n")
-    new = {f"test_auc_{when}": 0.6, f"test_loss_{when}": 2.0, "train_loss": 1.0, "test_accuracy_global": 0.4}
-    expected = {"round": 1, measured: 0.5, **new, "uploaded_values": 3, "downloaded_values": 4}
-    assert read_metrics(file, print) == [expected]

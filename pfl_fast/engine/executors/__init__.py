@@ -35,6 +35,7 @@ def make_executor(
     metrics: Mapping[str, Metric],
 ) -> Executor:
     """Returns the executor ``name``; ``"auto"`` is threads on the CPU and batched on GPUs."""
-    default = ThreadsExecutor if devices[0].type == "cpu" else BatchedExecutor
+    if name == "auto":
+        name = ThreadsExecutor.name if devices[0].type == "cpu" else BatchedExecutor.name
     make_worker = partial(Worker, part_table=part_table, method=method, data=data, metrics=metrics)
-    return EXECUTORS.get(name, default)(devices, workers, stack, make_worker)
+    return EXECUTORS[name](devices, workers, stack, make_worker)

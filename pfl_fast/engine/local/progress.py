@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import PhaseProgress, Tensors
+from pfl_fast.methods.base import Phase, PhaseProgress, Tensors
 
 Hook = Callable[[Tensors, PhaseProgress], Tensors]
 LOSS = ""  # key of the loss among recorded quantities, whose names are not empty
@@ -63,14 +63,13 @@ class SingleProgress:
     def __init__(self, client: int, device: torch.device) -> None:
         self.device = device
         self.report = LocalReport(client)
-        self.begin_phase()
 
     @property
     def failed(self) -> bool:
         """True if a loss was not finite."""
         return self.report.problem is not None
 
-    def begin_phase(self) -> None:
+    def begin_phase(self, _phase: Phase) -> None:
         """Starts counting the steps of a new phase."""
         self._steps_before, self._last_loss = self.report.steps, math.nan
 
@@ -106,17 +105,18 @@ class StackProgress:
         self.device = device
         self.steps = [0] * len(clients)
         self._added: list[tuple[slice, int, Tensors]] = []
-        self.begin_phase()
 
-    def begin_phase(self) -> None:
+    def begin_phase(self, phase: Phase) -> None:
         """Starts counting the steps of a new phase."""
         self._steps_before = list(self.steps)
+        self._hooks_read_loss = bool(phase.after_batch or phase.after_epoch or phase.after)
         self._last_loss = torch.full((len(self.clients),), torch.nan, dtype=torch.float64, device=self.device)
 
     def add(self, rows: slice, size: int, loss: Tensor, recorded: Tensors) -> None:
         """Adds one step on ``size`` samples of each client in ``rows``; all quantities are ``[C]``."""
         self._added.append((rows, size, {LOSS: loss, **{name: value.detach() for name, value in recorded.items()}}))
-        self._last_loss[rows] = loss.double()
+        if self._hooks_read_loss:
+            self._last_loss[rows] = loss.double()
         for row in range(*rows.indices(len(self.clients))):
             self.steps[row] += 1
 

@@ -29,11 +29,10 @@ class SingleStep(Step):
         runner: SingleRunner,
         parameters: Mapping[str, Tensor],
         phase: Phase,
-        loss: Loss,
         batch: Batch,
         settings: StepSettings,
     ) -> None:
-        super().__init__(phase, loss, batch, settings)
+        super().__init__(phase, batch, settings)
         self.runner = runner
         self.parameters = parameters
 
@@ -44,7 +43,7 @@ class SingleStep(Step):
     def gradients(self) -> tuple[Tensors, Mapping[str, GradientFactors]]:
         """Returns gradients at the current values, as tensors and as factors."""
         linear = self.runner.linear
-        self.loss, self.recorded = linear.record(self.loss_function, self.runner.client, self.batch)
+        self.loss, self.recorded = linear.record(self.runner.loss, self.runner.client, self.batch)
         gradients, factors = linear.gradients(self.loss, self.parameters)
         if not takes_factors(self.phase, self.settings):
             gradients.update({name: linear.product(name, factors.pop(name)) for name in list(factors)})
@@ -55,7 +54,7 @@ class SingleStep(Step):
         parameters = {name: value.detach().requires_grad_() for name, value in values.items()}
         cached = {name: value[samples] for name, value in self.batch.cached.items()}
         batch = Batch(self.batch.x[samples], self.batch.y[samples], self.batch.seed, cached)
-        loss, recorded = evaluate_at(self.runner.client, self.loss_function, parameters, batch)
+        loss, recorded = evaluate_at(self.runner.client, self.runner.loss, parameters, batch)
         if reported:
             self.loss, self.recorded = loss.detach(), recorded
         return gradients_of(loss, parameters)
@@ -127,8 +126,13 @@ class SingleRunner(Runner):
         self.progress = SingleProgress(clients[0], self.device)
         self.tensors, self.write_buffers = tensors, write_buffers
 
-    def begin_phase(self, phase: Phase, rotation: list[list[str]]) -> None:
+    def end(self) -> None:
+        """Releases the client's tensors."""
+        self.tensors, self.write_buffers = {}, {}
+
+    def begin_phase(self, phase: Phase, loss: Loss, rotation: list[list[str]]) -> None:
         """Binds the client's tensors; gradients are enabled for the parameters the phase trains."""
+        self.phase, self.loss = phase, loss
         bind(self.client, self.tensors, set(self.trained_names(phase)))
         self._parameters = [{name: self.client.get_parameter(name) for name in names} for names in rotation]
 
@@ -153,9 +157,9 @@ class SingleRunner(Runner):
         """Returns the cached values at ``position``."""
         return table.values[position]
 
-    def step(self, phase: Phase, loss: Loss, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
+    def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
         """Returns the step on a batch."""
-        return SingleStep(self, self._parameters[turn], phase, loss, batch, settings)
+        return SingleStep(self, self._parameters[turn], self.phase, batch, settings)
 
     def active(self, rows: slice) -> Tensors:
         """Returns the client's tensors."""

@@ -33,11 +33,10 @@ class StackedStep(Step):
         names: list[str],
         model_names: list[str],
         phase: Phase,
-        loss: Loss,
         batch: Batch,
         settings: StepSettings,
     ) -> None:
-        super().__init__(phase, loss, batch, settings)
+        super().__init__(phase, batch, settings)
         self.run_stack = run
         self.active = active
         self.names = names
@@ -79,6 +78,7 @@ class StackedRunner(Runner):
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
         super().__init__(part_table, method, data, device)
+        self._model_names = [spec.key for spec in part_table.model_specs]
         for name, module in self.client.named_modules():
             if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
                 raise ConfigError(
@@ -98,13 +98,15 @@ class StackedRunner(Runner):
         return tensors, {}
 
     def gather(self, views: Sequence[Tensors]) -> Tensors:
-        """Returns copies of the clients' tensors."""
-        return self.copy(views)
+        """Returns copies of the clients' model tensors."""
+        return self._stacked(views, self._model_names)
 
     def copy(self, views: Sequence[Tensors]) -> Tensors:
         """Returns new copies of the clients' tensors."""
-        keys = [spec.key for spec in self.part_table.specs]
-        return {key: torch.stack([view[key].to(self.device) for view in views]) for key in keys}
+        return self._stacked(views, [spec.key for spec in self.part_table.specs])
+
+    def _stacked(self, views: Sequence[Tensors], names: Sequence[str]) -> Tensors:
+        return {name: torch.stack([view[name].to(self.device) for view in views]) for name in names}
 
     def row(self, tensors: Tensors, row: int) -> Tensors:
         """Returns the tensors of one client of the stack."""
@@ -115,11 +117,14 @@ class StackedRunner(Runner):
         self.progress = StackProgress(clients, self.device)
         self._tensors = tensors
 
-    def begin_phase(self, phase: Phase, rotation: list[list[str]]) -> None:
+    def end(self) -> None:
+        """Releases the tensors of the stack."""
+        self._tensors = {}
+
+    def begin_phase(self, phase: Phase, loss: Loss, rotation: list[list[str]]) -> None:
         """Starts a phase."""
-        self._rotation = rotation
-        self._model_names = [spec.key for spec in self.part_table.model_specs]
-        self._runs: dict[Loss, Callable[..., Any]] = {}
+        self._phase, self._rotation = phase, rotation
+        self._run = stacked(self.client, loss, self.seed_names)
 
     def bind_client(self, row: int) -> None:
         """Binds the tensors of one client to the modules."""
@@ -148,12 +153,10 @@ class StackedRunner(Runner):
         """Returns ``[C, b, ...]`` cached values at ``position [C, b]``."""
         return table.values[table.begin[rows, None] + position]
 
-    def step(self, phase: Phase, loss: Loss, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
+    def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
         """Returns the step on a batch of the clients in ``rows``."""
-        if loss not in self._runs:
-            self._runs[loss] = stacked(self.client, loss, self.seed_names)
-        run, names = self._runs[loss], self._rotation[turn]
-        return StackedStep(run, self.active(rows), names, self._model_names, phase, loss, batch, settings)
+        names = self._rotation[turn]
+        return StackedStep(self._run, self.active(rows), names, self._model_names, self._phase, batch, settings)
 
     def active(self, rows: slice) -> Tensors:
         """Returns views of the clients in ``rows``."""
@@ -165,14 +168,13 @@ class StackedRunner(Runner):
         """Returns logits and labels of each client on its samples of ``split``."""
         self.client.eval()
         run = stacked(self.client, predict, self.seed_names)
-        names = [spec.key for spec in self.part_table.model_specs]
         logits: list[list[Tensor]] = [[] for _ in clients]
         labels: list[list[Tensor]] = [[] for _ in clients]
         with torch.no_grad():
             for number, rows, x, y in self.data.stacked_evaluation(split, clients):
                 seed = torch.tensor([seeds(clients[row], number) for row in rows], device=self.device)
                 index = WHOLE if len(rows) == len(clients) else torch.tensor(rows, device=self.device)
-                outputs = run({name: tensors[name][index] for name in names}, x, y, seed, {})
+                outputs = run({name: tensors[name][index] for name in self._model_names}, x, y, seed, {})
                 for row, output, label in zip(rows, outputs, y, strict=True):
                     logits[row].append(output)
                     labels[row].append(label)

@@ -19,7 +19,7 @@ from pfl_fast.data.federated import FederatedData, StackedBatch
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import set_mode
 from pfl_fast.engine.local.optimizer import StepSettings, write
-from pfl_fast.engine.local.progress import LocalReport, SingleProgress, StackProgress
+from pfl_fast.engine.local.progress import Hook, LocalReport, SingleProgress, StackProgress
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
 from pfl_fast.models import batch_norm_tensors
@@ -50,9 +50,8 @@ class Step(ABC):
     loss: Tensor
     recorded: Tensors
 
-    def __init__(self, phase: Phase, loss_function: Loss, batch: Batch, settings: StepSettings) -> None:
+    def __init__(self, phase: Phase, batch: Batch, settings: StepSettings) -> None:
         self.phase = phase
-        self.loss_function = loss_function
         self.batch = batch
         self.settings = settings
 
@@ -135,8 +134,12 @@ class Runner(ABC):
         """Starts the local training of a unit."""
 
     @abstractmethod
-    def begin_phase(self, phase: Phase, rotation: list[list[str]]) -> None:
-        """Starts a phase; ``rotation`` holds the names of the parameters to train in each turn."""
+    def end(self) -> None:
+        """Ends the local training of a unit and releases its tensors."""
+
+    @abstractmethod
+    def begin_phase(self, phase: Phase, loss: Loss, rotation: list[list[str]]) -> None:
+        """Starts a phase with its loss; ``rotation`` holds the names of the parameters to train in each turn."""
 
     @abstractmethod
     def bind_client(self, row: int) -> None:
@@ -155,8 +158,8 @@ class Runner(ABC):
         """Returns the cached values at ``position`` of the training samples of the clients in ``rows``."""
 
     @abstractmethod
-    def step(self, phase: Phase, loss: Loss, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
-        """Returns the step on a batch of the clients in ``rows``."""
+    def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
+        """Returns the step on a batch of the clients in ``rows``, in one turn of the rotation."""
 
     @abstractmethod
     def active(self, rows: slice) -> Tensors:
@@ -242,30 +245,33 @@ class Trainer:
         set_mode(runner.client, runner.part_table.parts, training=True)
         runner.begin(clients, tensors, {} if write_buffers is None else write_buffers)
         self._data_seconds, first_epoch = 0.0, 0
-        for phase in phases:
-            self._run_phase(phase, clients, first_epoch, settings)
-            first_epoch += phase.epochs
-            if runner.progress.failed and settings.stop_at_nan:
-                break
-            self._run_hook(phase.after, settings)
-        reports = runner.progress.reports(self._data_seconds)
+        try:
+            for phase in phases:
+                self._run_phase(phase, clients, first_epoch, settings)
+                first_epoch += phase.epochs
+                if runner.progress.failed and settings.stop_at_nan:
+                    break
+                self._run_hook(phase.after, settings)
+            reports = runner.progress.reports(self._data_seconds)
+        finally:
+            runner.end()
         for row, report in enumerate(reports):
             report.problem = report.problem or first_not_finite(runner.row(tensors, row), report.steps)
         return reports
 
     def _run_phase(self, phase: Phase, clients: list[int], first_epoch: int, settings: StepSettings) -> None:
         runner, own = self.runner, settings.for_phase(phase)
-        runner.progress.begin_phase()
+        runner.progress.begin_phase(phase)
         rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
-        runner.begin_phase(phase, rotation)
         recompute = runner.recomputes_each_step(phase)
         loss = with_cached(phase) if recompute and phase.cached else phase.loss
+        runner.begin_phase(phase, loss, rotation)
         tables = {} if recompute else self._cached_tables(phase, clients)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
             for number, (rows, x, y, position) in self._batches(phase, settings.round, epoch):
                 cached = {name: runner.cached(table, rows, position) for name, table in tables.items()}
                 batch = Batch(x, y, runner.seed(rows, settings), cached)
-                step = runner.step(phase, loss, batch, rows, number % len(rotation), own)
+                step = runner.step(batch, rows, number % len(rotation), own)
                 step.run()
                 runner.progress.add(rows, y.shape[-1], step.loss, step.recorded)
                 del step  # frees the graph before the next batch
@@ -274,7 +280,7 @@ class Trainer:
                 self._run_hook(phase.after_batch, settings, rows)
             self._run_hook(phase.after_epoch, settings)
 
-    def _run_hook(self, hook: Any, settings: StepSettings, rows: slice = slice(None)) -> None:
+    def _run_hook(self, hook: Hook | None, settings: StepSettings, rows: slice = slice(None)) -> None:
         if hook:
             tensors = self.runner.active(rows)
             write(self.runner.progress.call(hook, tensors, settings.lr, rows), tensors)

@@ -71,15 +71,13 @@ class RoundRecord:
             self._row(client).update(train_loss=report.loss, recorded=dict(report.recorded))
         self._add_scores("after_local", scores)
 
-    def after_agg(self, scores: Scores) -> None:
-        """Adds the scores after aggregation."""
-        self._add_scores("after_agg", scores)
-
-    def global_score(self, score: Score | None) -> None:
-        """Adds the score of the server's model."""
-        self.values["test_accuracy_global"] = None
-        if score:
-            self.values.update({f"test_{name}_global": value for name, value in score.metrics.items()})
+    def add_scores_after_aggregation(self, scores: Scores | None, global_score: Score | None) -> None:
+        """Adds the scores of clients and of the server's model; nothing in rounds without this test."""
+        if scores is not None:
+            self._add_scores("after_agg", scores)
+            self.values["test_accuracy_global"] = None
+            found = global_score.metrics if global_score else {}
+            self.values.update({f"test_{name}_global": value for name, value in found.items()})
 
     def add_traffic(self, part_table: PartTable, cohort: Cohort, clients: int, round: int) -> None:
         """Adds the numbers of values uploaded and downloaded in this round."""
@@ -98,7 +96,7 @@ class RoundRecord:
         Args:
             laps: seconds of the round by step. ``local`` includes loading data and testing after local training, which
                 workers measure themselves; they become steps of their own.
-            workers: number of clients that run at once.
+            workers: number of units that ran at once.
         """
         data, test = (self.values.pop(name, 0.0) / workers for name in ("data_seconds", "test_seconds"))
         seconds, training = dict(laps), 0.0
@@ -141,31 +139,8 @@ class RoundRecord:
             self.values.update({f"{split}_{name}_{when}": value for name, value in summary.metrics.items()})
 
 
-HEADLINE = ("test_accuracy_after_agg", "test_accuracy_after_local", "test_auc_after_agg", "train_loss")
-
-_OLD_NAMES = {
-    "uploaded": "uploaded_values",
-    "downloaded": "downloaded_values",
-    "global_accuracy": "test_accuracy_global",
-}
-
-
-def with_current_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON object of a round under the names of this version; old runs have other names.
-
-    >>> with_current_names({"round": 1, "test_accuracy_after_agg": 0.5, "test_auc": 0.6, "uploaded": 7})
-    {'round': 1, 'test_accuracy_after_agg': 0.5, 'test_auc_after_agg': 0.6, 'uploaded_values': 7}
-    """
-
-    def current(name: str) -> str:
-        split, _, metric = name.partition("_")
-        if split in ("test", "validation") and metric in ("auc", "loss"):
-            # Old runs recorded the last one measured.
-            return f"{name}_after_{'local' if values.get(f'{split}_accuracy_after_agg') is None else 'agg'}"
-        return _OLD_NAMES.get(name, name)
-
-    return {current(name): value for name, value in values.items()}
-
+TEST_ACCURACIES = ("test_accuracy_after_agg", "test_accuracy_after_local")
+HEADLINE = (*TEST_ACCURACIES, "test_auc_after_agg", "train_loss")
 
 Bests = dict[str, dict[int, float]]  # best accuracies by name, by client
 
@@ -173,7 +148,7 @@ Bests = dict[str, dict[int, float]]  # best accuracies by name, by client
 def keep_bests(bests: Bests, record: RoundRecord) -> None:
     """Updates the best test accuracies of each client."""
     for client, row in record.clients.items() if record.round > 0 else ():
-        for name in (n for n in row if n.startswith("test_accuracy")):
+        for name in row.keys() & TEST_ACCURACIES:
             of_all = bests.setdefault(name, {})
             of_all[client] = max(row[name], of_all.get(client, 0.0))
 
@@ -190,8 +165,8 @@ def summarise_run(records: Sequence[Mapping[str, Any]], bests: Bests, about: Map
         about: entries to put first.
     """
     result: dict[str, Any] = {**about, "rounds": records[-1]["round"] if records else 0}
-    accuracies = [n for r in records for n in r if n.startswith("test_accuracy")]
-    for name in dict.fromkeys(n for n in accuracies if not n.endswith("_std")):
+    summarised = [*TEST_ACCURACIES, *(f"{name}_by_client" for name in TEST_ACCURACIES), "test_accuracy_global"]
+    for name in dict.fromkeys(n for r in records for n in r if n in summarised):
         series = [(r["round"], r[name]) for r in records if r.get(name) is not None and r["round"] > 0]
         if series:
             best_round, best = max(series, key=lambda item: (item[1], -item[0]))

@@ -14,6 +14,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Any, TextIO
@@ -23,7 +24,7 @@ import numpy as np
 from pfl_fast import atomic
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.results.listeners import Listener, RunView
-from pfl_fast.engine.results.records import RoundRecord, with_current_names
+from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
 
@@ -193,7 +194,6 @@ def client_names(data: FederatedData) -> list[dict[str, str]]:
 
 
 def _write_rows(handle: TextIO, columns: list[str], rows: Iterable[Mapping[str, Any]], header: bool) -> None:
-    # Rows of a run that an older version began may have other columns.
     writer = csv.DictWriter(handle, columns, extrasaction="ignore", lineterminator="\n")
     if header:
         writer.writeheader()
@@ -201,6 +201,8 @@ def _write_rows(handle: TextIO, columns: list[str], rows: Iterable[Mapping[str, 
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, dict):  # JSON has no NaN
+        value = {name: v if isfinite(v) else None for name, v in value.items()}
     return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
@@ -222,14 +224,14 @@ class _disk_errors:  # noqa: N801 used like a function
 
 
 def read_metrics(file: Path, report: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Returns the JSON objects of the rounds of a run, under current names; unreadable lines are left out."""
+    """Returns the JSON objects of the rounds of a run; unreadable lines are left out."""
     rows: list[dict[str, Any]] = []
     if not file.exists():
         return rows
     for number, line in enumerate(file.read_text().splitlines(), 1):
         try:
-            rows.append(with_current_names(json.loads(line)))
-        except (json.JSONDecodeError, AttributeError):
+            rows.append(dict(json.loads(line)))
+        except (json.JSONDecodeError, TypeError, ValueError):
             report(f"{file}: line {number} cannot be read and is left out")
     return rows
 

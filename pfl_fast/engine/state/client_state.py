@@ -22,7 +22,7 @@ class ClientState:
     """Stored tensors of all clients.
 
     Args:
-        layout: the part table.
+        part_table: the part table.
         method: the method, for initial values.
         clients: number of clients N.
         seed: seed of the run.
