@@ -5,7 +5,7 @@ from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods import METHODS
 from pfl_fast.methods.base import Method, RunContext, client_buffer, personal, shared
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 
 class Example(Method):
@@ -33,8 +33,8 @@ class Note(torch.nn.Module):
 
 
 def state_of(folder=None, clients=3, everyone_receives=False, momentum=None):
-    method = Example(None, RunContext(clients, 1, 1, toys.CLASSES))
-    part_table = PartTable(method.parts(toys.plain()), "shared", everyone_receives, momentum=momentum)
+    method = Example(None, RunContext(clients, 1, 1, small.CLASSES))
+    part_table = PartTable(method.parts(small.plain()), "shared", everyone_receives, momentum=momentum)
     return ClientState(part_table, method, clients, 0, folder)
 
 
@@ -60,7 +60,7 @@ def test_a_row_that_is_written_stays_and_the_others_do_not_change(folder):
     assert state.touched.tolist() == [False, True, False]
     assert state.row(1)["head.bias"].tolist() == [1, 2, 3]
     assert torch.equal(state.row(1)["head.weight"], before["head.weight"]), "the rest of the row has been filled in"
-    assert toys.differences(state.row(0), before, 0) == {}
+    assert small.differences(state.row(0), before, 0) == {}
 
 
 def test_who_does_not_receive_has_what_it_had(folder):
@@ -116,32 +116,32 @@ def test_files_are_sparse_and_go_away(tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_view_is_not_changed_by_training(method):
     """Clients share the server's tensors and the common values: whoever trains has copied them."""
-    running = toys.experiment(method, momentum=0.9, model=toys.with_batch_norm(), batch_norm="shared")
+    running = small.experiment(method, momentum=0.9, model=small.with_batch_norm(), batch_norm="shared")
     common = {name: value.clone() for name, value in running.part_table.common.items()}
     running.run()
-    assert toys.differences(running.part_table.common, common, 0) == {}
-    assert toys.differences(running.part_table.new_server(), running.part_table.server_common, 0) == {}
+    assert small.differences(running.part_table.common, common, 0) == {}
+    assert small.differences(running.part_table.new_server(), running.part_table.server_common, 0) == {}
     running.close()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_unselected_clients_stay_as_they_were(method):
     """Whatever a client has of its own changes only in rounds it takes part in."""
-    running = toys.experiment(method, join_ratio=0.4, train_all=False, rounds=4, momentum=0.5, keep_momentum=True)
+    running = small.experiment(method, join_ratio=0.4, train_all=False, rounds=4, momentum=0.5, keep_momentum=True)
     clients = running.round.state.clients
-    before = [dict(clients.row(c)) for c in range(len(toys.RAGGED))]
+    before = [dict(clients.row(c)) for c in range(len(small.RAGGED))]
     before = [{name: value.clone() for name, value in row.items()} for row in before]
     for record in running.rounds():
-        selected = {c for c, row in enumerate(before) if toys.differences(clients.row(c), row, 0)}
-        assert len(selected) == (len(toys.RAGGED) if running.round.is_final_round(record["round"]) else 2)
+        selected = {c for c, row in enumerate(before) if small.differences(clients.row(c), row, 0)}
+        assert len(selected) == (len(small.RAGGED) if running.round.is_final_round(record["round"]) else 2)
         before = [
-            {n: v.clone() for n, v in running.round.state.clients.row(c).items()} for c in range(len(toys.RAGGED))
+            {n: v.clone() for n, v in running.round.state.clients.row(c).items()} for c in range(len(small.RAGGED))
         ]
     running.close()
 
 
 def test_uploads_of_a_round_take_the_memory_of_the_last_one():
-    running = toys.experiment("fedavg", rounds=3)
+    running = small.experiment("fedavg", rounds=3)
     places = []
     for _ in running.rounds():
         uploads = running.round.upload_memory

@@ -10,14 +10,14 @@ from pfl_fast.engine.local.trainer import Trainer
 from pfl_fast.engine.memory import MetaClient, available, resident
 from pfl_fast.methods import METHODS
 from pfl_fast.models import Backbone
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 WIDE = 257
 
 
 def wide(width=WIDE):
     """So many parameters that everything else is small beside them."""
-    return Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, width), nn.ReLU()), nn.Linear(width, toys.CLASSES), width)
+    return Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, width), nn.ReLU()), nn.Linear(width, small.CLASSES), width)
 
 
 def meta_client(experiment):
@@ -39,10 +39,10 @@ def measured_bytes(experiment):
 
 
 MODELS = {
-    "plain": (toys.plain, None),
-    "batch norm": (toys.with_batch_norm, None),
-    "dropout": (toys.with_dropout, None),
-    "convolution": (toys.convolutional, (4, 4, 2)),
+    "plain": (small.plain, None),
+    "batch norm": (small.with_batch_norm, None),
+    "dropout": (small.with_dropout, None),
+    "convolution": (small.convolutional, (4, 4, 2)),
 }
 
 
@@ -50,8 +50,8 @@ MODELS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_the_estimate_of_a_step_is_within_a_factor_of_two(method, model):
     make, shape = MODELS[model]
-    dataset = toys.images(sum(toys.RAGGED) + 3 * len(toys.RAGGED), shape) if shape else None
-    experiment = toys.experiment(method, model=make(), dataset=dataset, dtype="float32")
+    dataset = small.images(sum(small.RAGGED) + 3 * len(small.RAGGED), shape) if shape else None
+    experiment = small.experiment(method, model=make(), dataset=dataset, dtype="float32")
     assert 0.5 <= meta_client(experiment).step_bytes() / measured_bytes(experiment) <= 2
     experiment.close()
 
@@ -64,15 +64,15 @@ class ReadsValues(nn.Module):
 
 
 def test_a_model_that_reads_values_is_counted_without_activations():
-    model = Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, 5), ReadsValues()), nn.Linear(5, toys.CLASSES), 5)
-    experiment = toys.experiment("fedavg", model=model)
+    model = Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, 5), ReadsValues()), nn.Linear(5, small.CLASSES), 5)
+    experiment = small.experiment("fedavg", model=model)
     assert meta_client(experiment).step_bytes() >= sum(p.nbytes for p in model.double().parameters())
     assert meta_client(experiment).test_bytes() > 0
     experiment.run()
 
 
 def test_nothing_is_computed(monkeypatch):
-    experiment = toys.experiment("fedcp")
+    experiment = small.experiment("fedcp")
     counted = meta_client(experiment)
     monkeypatch.setattr(experiment.data, "batches", None)
     monkeypatch.setattr(torch.Tensor, "item", None)
@@ -166,8 +166,8 @@ def test_gradients_and_saved_activations_are_counted():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_estimating_leaves_initial_values_and_results_unchanged(method):
-    values = {"model": toys.with_batch_norm(), "momentum": 0.5}
-    asked = toys.experiment(method, **values)
+    values = {"model": small.with_batch_norm(), "momentum": 0.5}
+    asked = small.experiment(method, **values)
     before = {name: value.clone() for name, value in asked.part_table.common.items()}
     modules = {name: value.clone() for name, value in asked.part_table.client.state_dict().items()}
     estimate = asked.memory()
@@ -183,7 +183,7 @@ def test_estimating_leaves_initial_values_and_results_unchanged(method):
 
 @pytest.mark.parametrize(("momentum", "made"), [(0.0, False), (0.9, True)])
 def test_a_step_takes_gradients_once_and_those_of_linear_layers_only_for_momentum(momentum, made):
-    experiment = toys.experiment("fedavg", model=wide(), momentum=momentum, dtype="float32")
+    experiment = small.experiment("fedavg", model=wide(), momentum=momentum, dtype="float32")
     parameters = [e.value for e in experiment.part_table.specs if e.parameter]
     gradients = sum(p.nbytes for p in parameters if made or p.dim() != 2)
     activations = experiment.settings.batch_size * WIDE * 4
@@ -191,26 +191,26 @@ def test_a_step_takes_gradients_once_and_those_of_linear_layers_only_for_momentu
 
 
 def test_tests_grow_with_their_samples_up_to_a_batch():
-    taken = {tests: meta_client(toys.experiment("fedavg", model=wide(), tests=tests)).test_bytes() for tests in (4, 8)}
+    taken = {tests: meta_client(small.experiment("fedavg", model=wide(), tests=tests)).test_bytes() for tests in (4, 8)}
     assert taken[8] == 2 * taken[4]
     assert taken[4] >= 4 * WIDE * 8
 
 
 def test_the_more_train_at_once_the_more_is_needed():
     def training(**values):
-        experiment = toys.experiment("fedpick", model=wide(), **values)
+        experiment = small.experiment("fedpick", model=wide(), **values)
         found = experiment.memory()
         experiment.close()
         return found.training
 
     one = training()
     assert training(executor="threads", workers=3) == 3 * one
-    assert training(executor="batched") == len(toys.RAGGED) * one
+    assert training(executor="batched") == len(small.RAGGED) * one
     assert training(executor="batched", stack=2) == 2 * one
 
 
 def test_workers_hold_no_initial_values_of_their_own():
-    experiment = toys.experiment("fedpick", model=wide(), executor="threads", workers=2)
+    experiment = small.experiment("fedpick", model=wide(), executor="threads", workers=2)
     initial = {name: p.data_ptr() for name, p in experiment.part_table.client.named_parameters()}
     for worker in experiment.round.executor.workers:
         for runner in (worker.single, worker.runner):
@@ -222,13 +222,13 @@ def test_workers_hold_no_initial_values_of_their_own():
 
 
 def test_estimates_of_state_and_server():
-    experiment = toys.experiment("fedpick", model=wide(), momentum=0.5, dtype="float64", pfsm=False)
+    experiment = small.experiment("fedpick", model=wide(), momentum=0.5, dtype="float64", pfsm=False)
     estimate = experiment.memory()
     model = sum(p.nbytes for p in wide().double().parameters())
     assert estimate.client_state == 0, "everybody receives everything"
-    assert estimate.server == 2 * model + len(toys.RAGGED) * model
-    assert toys.experiment("fedpick", model=wide(), state="disk").memory().client_state == 0
+    assert estimate.server == 2 * model + len(small.RAGGED) * model
+    assert small.experiment("fedpick", model=wide(), state="disk").memory().client_state == 0
     selector = 2 * WIDE * (WIDE // 2) + WIDE + WIDE // 2
-    heads = 2 * (WIDE + 1) * toys.CLASSES
-    assert toys.experiment("fedpick", model=wide()).memory().client_state == len(toys.RAGGED) * 8 * (selector + heads)
+    heads = 2 * (WIDE + 1) * small.CLASSES
+    assert small.experiment("fedpick", model=wide()).memory().client_state == len(small.RAGGED) * 8 * (selector + heads)
     assert 0 < estimate.program <= 2 * resident()

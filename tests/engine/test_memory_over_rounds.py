@@ -11,7 +11,7 @@ from torch import nn
 
 from pfl_fast.engine.memory import resident
 from pfl_fast.models import Backbone
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 ROUNDS, FIRST = 300, 100  # those up to FIRST warm up
 WIDTH = 4096
@@ -24,7 +24,7 @@ pytestmark = [
 
 def wide():
     """Quick to train, yet large enough, 160 KiB, that one copy more in every round is seen."""
-    return Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, WIDTH), nn.ReLU()), nn.Linear(WIDTH, toys.CLASSES), WIDTH)
+    return Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, WIDTH), nn.ReLU()), nn.Linear(WIDTH, small.CLASSES), WIDTH)
 
 
 def copies_per_round(executor, keeps=False):
@@ -33,7 +33,7 @@ def copies_per_round(executor, keeps=False):
     kept = []
     workers = 2 if executor == "threads" else 0
     values = {"model": wide(), "dtype": "float32", "rounds": ROUNDS, "lr": 0.001, "eval_every": 10}
-    experiment = toys.experiment("fedper", executor=executor, workers=workers, **values)
+    experiment = small.experiment("fedper", executor=executor, workers=workers, **values)
     seen = []
     for _ in experiment.rounds():
         if keeps:

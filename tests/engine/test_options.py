@@ -7,7 +7,7 @@ from pfl_fast.errors import ConfigError
 from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
 from pfl_fast.options import convert, describe, option
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ def test_unknown_methods_are_guessed():
 
 def test_options_of_another_method_are_unknown():
     with pytest.raises(ConfigError, match="no option 'lam'"):
-        toys.experiment("fedavg", lam=1)
+        small.experiment("fedavg", lam=1)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu,", "cuda:99", ""])
 def test_devices_that_are_not_there(device):
-    running = toys.experiment("fedavg", device=device)
+    running = small.experiment("fedavg", device=device)
     with pytest.raises(ConfigError, match="device: "):
         running.run()
 
@@ -136,12 +136,12 @@ def test_devices_that_are_not_there(device):
 def test_bandwidths_must_be_there_and_positive():
     for bandwidths in ([], [0], [10, -1]):
         with pytest.raises(ConfigError, match="bandwidths must be one or more positive"):
-            toys.experiment("fedcp", bandwidths=bandwidths)
+            small.experiment("fedcp", bandwidths=bandwidths)
 
 
 def test_clients_that_are_not_there():
-    with toys.ran("fedavg", rounds=1) as running:
+    with small.trained("fedavg", rounds=1) as running:
         assert isinstance(running, Experiment)
-        for number in (-1, len(toys.RAGGED)):
+        for number in (-1, len(small.RAGGED)):
             with pytest.raises(ValueError, match="client must be from 0 to 4"):
                 running.client(number)

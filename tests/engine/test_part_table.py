@@ -6,7 +6,7 @@ from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import client_buffer, frozen, personal, shared
 from pfl_fast.models import batch_norm_tensors
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 STATISTICS = {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
 AFFINE = {"2.weight", "2.bias"}
@@ -14,7 +14,7 @@ REST = {"1.weight", "1.bias"}
 
 
 def layout_of(batch_norm="shared", everyone_receives=False, recipients="selected", **options):
-    model = toys.with_batch_norm()
+    model = small.with_batch_norm()
     parts = {
         "extractor": shared(model.extractor, "extractor", recipients),
         "copy": frozen(model.extractor, "extractor"),
@@ -93,7 +93,7 @@ def test_parameters_and_buffers_are_told_apart_and_converted():
 
 def test_a_table_of_its_own():
     """Neither the model that was given nor two clients share memory."""
-    model = toys.plain()
+    model = small.plain()
     part_table = PartTable({"head": personal(model.head)}, "shared", False)
     one, other = part_table.new_client(torch.device("cpu")), part_table.new_client(torch.device("cpu"))
     addresses = {m.weight.data_ptr() for m in (model.head, part_table.client.head, one.head, other.head)}

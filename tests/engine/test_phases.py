@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pfl_fast.methods.base import Method, Phase, personal, shared
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -93,8 +93,8 @@ EXECUTORS = [{"executor": "threads", "workers": 2}, {"executor": "batched"}, {"e
 
 
 def outcome(method, values):
-    with toys.ran(method, **values) as running:
-        return toys.state_of(running), toys.numbers_of(running)
+    with small.trained(method, **values) as running:
+        return small.state_of(running), small.untimed_records(running)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -103,8 +103,8 @@ def test_every_executor_comes_to_the_same(method, case):
     expected = outcome(method, CASES[case])
     for executor in EXECUTORS:
         got = outcome(method, {**CASES[case], **executor})
-        assert toys.differences(got[0], expected[0], 1e-9) == {}, executor
-        toys.assert_same_records(got[1], expected[1], 1e-9)
+        assert small.differences(got[0], expected[0], 1e-9) == {}, executor
+        small.assert_same_records(got[1], expected[1], 1e-9)
 
 
 def by_torch(running, client, steps, epochs):
@@ -134,14 +134,14 @@ def by_torch(running, client, steps, epochs):
     ],
 )
 def test_as_torchs_optimizers_have_it(method, steps, epochs):
-    running = toys.experiment(method, local_epochs=2, rounds=1)
+    running = small.experiment(method, local_epochs=2, rounds=1)
     run = running.round
     for client in range(5):
         expected = by_torch(running, client, steps, epochs)
         view = run.state.clients.view(client, run.state.server)
-        trained = toys.train_locally(running, client, view)
+        trained = small.train_locally(running, client, view)
         mine = {name: trained[name].clone() for name in expected}
-        assert toys.differences(mine, expected, 1e-9) == {}
+        assert small.differences(mine, expected, 1e-9) == {}
     running.close()
 
 
@@ -153,8 +153,8 @@ def test_parameters_that_may_not_move_do_not():
             return [Phase(("extractor", "head"), self.loss, 1, update_mask=update_mask)]
 
     values = {"momentum": 0.9, "weight_decay": 0.1, "keep_momentum": True}
-    with toys.ran(Held, **values) as running:
-        state = toys.state_of(running)
+    with small.trained(Held, **values) as running:
+        state = small.state_of(running)
         common = running.part_table.common
         for client in range(5):
             assert torch.equal(state[f"client {client} head.weight"], common["head.weight"])
@@ -164,13 +164,13 @@ def test_parameters_that_may_not_move_do_not():
 
 @pytest.mark.parametrize("values", [{}, {"join_ratio": 0.6}, {"join_ratio": 0.4, "broadcast_to_all": True}])
 def test_a_finale_is_one_more_round_in_which_all_train_and_nothing_is_averaged(values):
-    with toys.ran(Example, **values) as running:
-        plain = toys.state_of(running)
-    with toys.ran(Finale, tests=11, **values) as running:
-        state, last = toys.state_of(running), running.records[-1]
+    with small.trained(Example, **values) as running:
+        plain = small.state_of(running)
+    with small.trained(Finale, tests=11, **values) as running:
+        state, last = small.state_of(running), running.records[-1]
         assert [r["round"] for r in running.records] == [1, 2, 3]
         assert last["clients_trained"] == 5
-        assert (last["uploaded_values"], last["samples"]) == (0, 2 * sum(toys.RAGGED))
+        assert (last["uploaded_values"], last["samples"]) == (0, 2 * sum(small.RAGGED))
         assert last["test_accuracy_after_agg"] is None
         correct = 0
         for client in range(5):
@@ -182,10 +182,10 @@ def test_a_finale_is_one_more_round_in_which_all_train_and_nothing_is_averaged(v
 
 
 def test_what_a_part_keeps_is_averaged_and_stays():
-    with toys.ran(Keeps) as running:
-        state = toys.state_of(running)
+    with small.trained(Keeps) as running:
+        state = small.state_of(running)
         biases = [state[f"client {client} extractor.1.bias"] for client in range(5)]
-        sizes = torch.tensor(toys.RAGGED, dtype=torch.float64)
+        sizes = torch.tensor(small.RAGGED, dtype=torch.float64)
         mean = (torch.stack(biases) * (sizes / sizes.sum())[:, None]).sum(0)
         assert torch.allclose(state["server extractor.1.bias"], mean)
         assert len({tuple(bias.tolist()) for bias in biases}) == 5

@@ -16,8 +16,7 @@ from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS
-from tests.engine import toys
-from tests.engine.runs import everything, numbers, resumed, small
+from tests.engine import small_experiments as small
 
 SETTINGS = {"join_ratio": 0.7, "momentum": 0.5, "keep_momentum": True, "policy": "gumbel", "gumbel_at_eval": True}
 
@@ -40,7 +39,7 @@ def same(a, b):
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    experiment = small(norm=True, **SETTINGS)
+    experiment = small.image_experiment(norm=True, **SETTINGS)
     experiment.run()
     yield experiment
     experiment.close()
@@ -50,9 +49,9 @@ def uninterrupted():
 @pytest.mark.parametrize("clients", [1, 3, 4, 7, 12])
 def test_a_run_stopped_between_clients_goes_on_to_the_bit(tmp_path, executor, clients):
     settings = {**SETTINGS, "executor": executor, "workers": 2, "stack": 2, "norm": True}
-    whole = small(**settings)
+    whole = small.image_experiment(**settings)
     whole.run()
-    stopped = small(out=tmp_path / "run", **settings)
+    stopped = small.image_experiment(out=tmp_path / "run", **settings)
     stopped.listeners.append(StopAfter(stopped, clients))
     try:
         stopped.run()
@@ -60,10 +59,10 @@ def test_a_run_stopped_between_clients_goes_on_to_the_bit(tmp_path, executor, cl
         assert stopped.round.state.rounds_done < 3
     else:
         assert clients == 12, "the last client ends the run"
-    again = resumed(tmp_path / "run", norm=True)
+    again = small.resume_image_experiment(tmp_path / "run", norm=True)
     again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)
+    assert same(small.state_of(again), small.state_of(whole))
+    assert small.untimed_records(again) == small.untimed_records(whole)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
 
@@ -71,18 +70,18 @@ def test_a_run_stopped_between_clients_goes_on_to_the_bit(tmp_path, executor, cl
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_goes_on_to_the_bit(tmp_path, method):
     """Stopped in the second round, of those where only some clients take part."""
-    settings = {**toys.FITS.get(method, {}), "norm": True, "join_ratio": 0.7, "momentum": 0.5}
-    whole = small(method, **settings)
+    settings = {**small.METHOD_SETTINGS.get(method, {}), "norm": True, "join_ratio": 0.7, "momentum": 0.5}
+    whole = small.image_experiment(method, **settings)
     whole.run()
-    stopped = small(method, out=tmp_path / "run", **settings)
+    stopped = small.image_experiment(method, out=tmp_path / "run", **settings)
     stopped.listeners.append(StopAfter(stopped, 7))
     with pytest.raises(Interrupted):
         stopped.run()
-    again = resumed(tmp_path / "run", norm=True)
+    again = small.resume_image_experiment(tmp_path / "run", norm=True)
     assert 0 < again.round.state.rounds_done < 3
     again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)
+    assert same(small.state_of(again), small.state_of(whole))
+    assert small.untimed_records(again) == small.untimed_records(whole)
     assert again.summary()["test_accuracy_after_local"] == whole.summary()["test_accuracy_after_local"]
 
 
@@ -90,17 +89,17 @@ def test_every_method_goes_on_to_the_bit(tmp_path, method):
 @pytest.mark.parametrize("method", ["per-fedavg", "fedala", "fedper"])
 def test_a_stop_while_clients_are_tested_waits_for_the_record(tmp_path, method):
     """Some methods train before a test; the round is over by then, and would otherwise be missing from the results."""
-    whole = small(method)
+    whole = small.image_experiment(method)
     whole.run()
-    stopped = small(method, out=tmp_path / "run")
+    stopped = small.image_experiment(method, out=tmp_path / "run")
     stopped.listeners.append(StopAfter(stopped, 6))  # the last client of the first round
     with pytest.raises(Interrupted):
         stopped.run()
     assert [record["round"] for record in stopped.records] == [1]
-    again = resumed(tmp_path / "run")
+    again = small.resume_image_experiment(tmp_path / "run")
     again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)
+    assert same(small.state_of(again), small.state_of(whole))
+    assert small.untimed_records(again) == small.untimed_records(whole)
 
 
 # Dies by its own hand, without a chance to clean up, at a moment that the argument names.
@@ -111,8 +110,7 @@ from pfl_fast.engine.results import run_folder
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.methods import METHODS
-from tests.engine import toys
-from tests.engine.runs import small
+from tests.engine import small_experiments as small
 from tests.engine.test_resume import SETTINGS
 
 def die(*_):
@@ -126,7 +124,7 @@ class Dies(Listener):
             die()
 
 where, folder = sys.argv[1:]
-experiment = small(out=folder, norm=True, checkpoint_seconds=0, **SETTINGS)
+experiment = small.image_experiment(out=folder, norm=True, checkpoint_seconds=0, **SETTINGS)
 if where == "training":
     experiment.listeners.append(Dies())
 if where == "half a file":
@@ -163,15 +161,15 @@ def test_a_killed_run_goes_on_to_the_bit(tmp_path, uninterrupted, where):
         text=True,
     )
     assert child.returncode == -signal.SIGKILL, child.stderr
-    again = resumed(tmp_path / "run", norm=True)
+    again = small.resume_image_experiment(tmp_path / "run", norm=True)
     assert again.round.state.rounds_done == 1, "the checkpoint of the first round is whole"
     again.run()
-    assert same(everything(again), everything(uninterrupted))
-    assert numbers(again) == numbers(uninterrupted)
+    assert same(small.state_of(again), small.state_of(uninterrupted))
+    assert small.untimed_records(again) == small.untimed_records(uninterrupted)
 
 
 def finished(folder, **settings):
-    experiment = small(out=folder, checkpoint_seconds=0, **settings)
+    experiment = small.image_experiment(out=folder, checkpoint_seconds=0, **settings)
     experiment.run()
     return experiment
 
@@ -191,12 +189,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, dama
         newest = newest.with_suffix(".json")
         newest.write_text(newest.read_text()[:40])
     said = []
-    again = resumed(tmp_path / "run", report=said.append)
+    again = small.resume_image_experiment(tmp_path / "run", report=said.append)
     assert "round-000003" in said[0]
     assert "before" in said[0]
     assert again.round.state.rounds_done == 2
     again.run()
-    assert same(everything(again), everything(whole))
+    assert same(small.state_of(again), small.state_of(whole))
 
 
 def test_no_good_checkpoint_is_an_error(tmp_path):
@@ -204,7 +202,7 @@ def test_no_good_checkpoint_is_an_error(tmp_path):
     for file in (tmp_path / "run" / "checkpoint").glob("*.safetensors"):
         file.write_bytes(b"")
     with pytest.raises(checkpoint.CheckpointError, match="no checkpoint can be used"):
-        resumed(tmp_path / "run")
+        small.resume_image_experiment(tmp_path / "run")
 
 
 def test_only_two_checkpoints_are_kept(tmp_path):
@@ -216,9 +214,9 @@ def test_only_two_checkpoints_are_kept(tmp_path):
 def test_science_cannot_be_changed_on_resume(tmp_path):
     finished(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"lr: was 0\.1, asked for 0\.2(.|\n)*lam: was 1\.0, asked for 2\.0"):
-        resumed(tmp_path / "run", lr=0.2, lam=2.0)
+        small.resume_image_experiment(tmp_path / "run", lr=0.2, lam=2.0)
     with pytest.raises(ConfigError, match="rounds"):
-        resumed(tmp_path / "run", rounds=2)
+        small.resume_image_experiment(tmp_path / "run", rounds=2)
 
 
 def test_an_edited_configuration_is_refused_with_the_difference(tmp_path):
@@ -226,16 +224,16 @@ def test_an_edited_configuration_is_refused_with_the_difference(tmp_path):
     file = tmp_path / "run" / "config.toml"
     file.write_text(file.read_text().replace("lr = 0.1", "lr = 0.3"))
     with pytest.raises(PflFastError, match=r"lr: was 0\.1, is 0\.3"):
-        resumed(tmp_path / "run")
+        small.resume_image_experiment(tmp_path / "run")
 
 
 def test_executor_may_change_and_rounds_may_be_added(tmp_path):
     finished(tmp_path / "run", dtype="float64")
-    longer = resumed(tmp_path / "run", rounds=5, executor="batched")
+    longer = small.resume_image_experiment(tmp_path / "run", rounds=5, executor="batched")
     longer.run()
-    whole = small(rounds=5, dtype="float64")
+    whole = small.image_experiment(rounds=5, dtype="float64")
     whole.run()
-    a, b = everything(longer), everything(whole)
+    a, b = small.state_of(longer), small.state_of(whole)
     assert all(torch.allclose(a[name], b[name], atol=1e-12) for name in a)
 
 
@@ -248,18 +246,18 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         file.rename(tmp_path / "b" / "checkpoint" / file.name)
     said = []
     with pytest.raises(PflFastError, match="no checkpoint can be used"):
-        resumed(tmp_path / "b", report=said.append)
+        small.resume_image_experiment(tmp_path / "b", report=said.append)
     assert "another model" in said[0]
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     finished(tmp_path / "run")
     with pytest.raises(PflFastError, match="already holds a run"):
-        small(out=tmp_path / "run")
+        small.image_experiment(out=tmp_path / "run")
 
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
-    experiment = small(out=tmp_path / "run", checkpoint_seconds=0)
+    experiment = small.image_experiment(out=tmp_path / "run", checkpoint_seconds=0)
     real = checkpoint.save_file
 
     def full(tensors, file):
@@ -274,16 +272,16 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.undo()
     names = sorted(file.name for file in (tmp_path / "run" / "checkpoint").iterdir())
     assert names == ["round-000001.json", "round-000001.safetensors"]
-    again = resumed(tmp_path / "run")
+    again = small.resume_image_experiment(tmp_path / "run")
     again.run()
-    whole = small()
+    whole = small.image_experiment()
     whole.run()
-    assert same(everything(again), everything(whole))
+    assert same(small.state_of(again), small.state_of(whole))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_and_keeps_what_was_computed(tmp_path, number):
-    experiment = small(out=tmp_path / "run")
+    experiment = small.image_experiment(out=tmp_path / "run")
 
     class Sends(Listener):
         def client_done(self, round, done, *_):
@@ -295,12 +293,12 @@ def test_a_signal_ends_the_run_and_keeps_what_was_computed(tmp_path, number):
         experiment.run()
     assert caught.value.signal == number
     assert len(experiment.round.state.unfinished.reports) == 4
-    again = resumed(tmp_path / "run")
+    again = small.resume_image_experiment(tmp_path / "run")
     assert len(again.round.state.unfinished.reports) == 4
     again.run()
-    whole = small()
+    whole = small.image_experiment()
     whole.run()
-    assert same(everything(again), everything(whole))
+    assert same(small.state_of(again), small.state_of(whole))
 
 
 def checkpoint_files(folder):
@@ -311,9 +309,9 @@ def checkpoint_files(folder):
 def restored(folder):
     """Rounds and tensors after restoring, and the messages."""
     said = []
-    experiment = small()
+    experiment = small.image_experiment()
     checkpoint.restore(experiment.state, folder / "checkpoint", said.append)
-    result = experiment.state.rounds_done, everything(experiment), said
+    result = experiment.state.rounds_done, small.state_of(experiment), said
     experiment.close()
     return result
 
@@ -330,7 +328,7 @@ def test_any_damaged_byte_is_harmless_or_noticed(two_checkpoints, part):
     """A changed byte either changes no content, such as white space, or the checkpoint before is used."""
     file = checkpoint_files(two_checkpoints)[part]
     content, (_, expected, _) = file.read_bytes(), restored(two_checkpoints)
-    state = small().state
+    state = small.image_experiment().state
     positions = sorted({*range(0, len(content), max(1, len(content) // 60)), *range(0, min(200, len(content)), 7)})
     try:
         for position in positions:
@@ -343,7 +341,7 @@ def test_any_damaged_byte_is_harmless_or_noticed(two_checkpoints, part):
                     assert file.stem in said[0]
                 else:
                     assert state.rounds_done == 3
-                    assert all(torch.equal(t, expected[f"server/{name}"]) for name, t in state.server.items())
+                    assert all(torch.equal(t, expected[f"server {name}"]) for name, t in state.server.items())
     finally:
         file.write_bytes(content)
 
@@ -360,7 +358,7 @@ def mutations(value, path=()):
 def stopped_midway(tmp_path_factory):
     """A run whose newest checkpoint holds reports and scores of a round under way."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    experiment = small(out=folder, checkpoint_seconds=0)
+    experiment = small.image_experiment(out=folder, checkpoint_seconds=0)
     experiment.listeners.append(StopAfter(experiment, 9))
     with pytest.raises(Interrupted):
         experiment.run()
@@ -373,7 +371,7 @@ def test_any_changed_field_is_noticed(stopped_midway, change):
     """Also where the digest is right, as if another version had written the file."""
     file = stopped_midway / "checkpoint" / "round-000001-3.json"
     text = file.read_text()
-    state = small().state
+    state = small.image_experiment().state
     try:
         for path in mutations(json.loads(text)):
             for with_digest in (True, False):
@@ -405,7 +403,7 @@ def test_an_unknown_field_falls_back_with_a_message(stopped_midway):
     next(iter(meta["reports"].values()))["temperature"] = 1.0
     meta["digest"] = checkpoint.digest(file.with_suffix(".safetensors"), meta)
     file.write_text(json.dumps(meta))
-    said, state = [], small().state
+    said, state = [], small.image_experiment().state
     try:
         checkpoint.restore(state, file.parent, said.append)
     finally:
