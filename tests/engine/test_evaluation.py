@@ -1,4 +1,4 @@
-"""When and on what models are tested, and what becomes of the numbers."""
+"""Times and data of tests, and the recorded and summarised results."""
 
 import json
 import math
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 
 def by_hand(running, clients, split="test", keep=None):
-    """The clients' models, asked one by one: correct / samples, and the mean of the accuracies."""
+    """Returns correct / samples over all clients, and the mean of the clients' accuracies."""
     correct, total, accuracies = 0, 0, []
     for client in clients:
         x, y = running.data.take(running.data.indices(split, client)[:keep])
@@ -35,10 +35,10 @@ def by_hand(running, clients, split="test", keep=None):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("who", ["all", "selected"])
-def test_after_aggregation_clients_are_tested_with_what_they_hold(method, who):
+def test_after_aggregation_clients_are_tested_with_their_current_models(method, who):
     values = {"join_ratio": 0.4, "eval_clients": who, "tests": 11}
     running = small.experiment(method, **values)
-    record = next(record for record in running.rounds() if record["round"] == 2)  # not after a finale
+    record = next(record for record in running.rounds() if record["round"] == 2)  # before a final round
     clients = range(5) if who == "all" else sample(running.settings, 5, 2).training
     expected = by_hand(running, clients)
     assert record["test_accuracy_after_agg"] == pytest.approx(expected[0])
@@ -46,8 +46,8 @@ def test_after_aggregation_clients_are_tested_with_what_they_hold(method, who):
     running.close()
 
 
-def test_after_local_training_clients_are_tested_with_what_they_trained():
-    """With nothing exchanged both tests are of the same models."""
+def test_after_local_training_clients_are_tested_with_their_trained_models():
+    """Local exchanges nothing, so both tests use the same models."""
     with small.trained("local", tests=11) as running:
         for record in running.records:
             assert record["test_accuracy_after_local"] == record["test_accuracy_after_agg"]
@@ -57,17 +57,17 @@ def test_after_local_training_clients_are_tested_with_what_they_trained():
 
 
 @pytest.mark.parametrize(
-    ("when", "there"),
+    ("when", "present"),
     [("both", {"after_agg", "after_local"}), ("after_agg", {"after_agg"}), ("after_local", {"after_local"})],
 )
-def test_eval_at(when, there):
+def test_eval_at(when, present):
     with small.trained("fedavg", eval_at=when) as running:
         for record in running.records:
             for name in ("after_agg", "after_local"):
-                assert (record[f"test_accuracy_{name}"] is not None) == (name in there)
+                assert (record[f"test_accuracy_{name}"] is not None) == (name in present)
 
 
-def test_when_models_are_tested_does_not_change_what_they_learn():
+def test_the_times_of_tests_do_not_change_training():
     with small.trained("fedcp", policy="gumbel", gumbel_at_eval=True) as running:
         expected = small.state_of(running)
     for values in (
@@ -102,7 +102,7 @@ def test_the_untrained_model_is_round_0(method):
         assert running.summary()["test_accuracy_after_agg"]["best_round"] > 0
 
 
-def test_tests_beyond_whole_batches_are_left_out():
+def test_drop_last_test_drops_incomplete_batches():
     values = {"tests": 7, "batch_size": 3, "eval_every": 2}
     with small.trained("local", drop_last_test=True, **values) as running:
         assert running.records[-1]["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5), keep=6)[0])
@@ -110,14 +110,14 @@ def test_tests_beyond_whole_batches_are_left_out():
         assert running.records[-1]["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5))[0])
 
 
-def test_validation_is_measured_apart():
+def test_validation_accuracy_is_measured_on_validation_samples():
     with small.trained("fedper", tests=5, validation=7) as running:
         record = running.records[-1]
         assert record["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5))[0])
         assert record["validation_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5), "validation")[0])
 
 
-def test_no_tests_at_all():
+def test_a_run_without_test_samples():
     with small.trained("fedavg", tests=0) as running:
         assert running.records[-1]["test_accuracy_after_agg"] is None
         assert running.records[-1]["test_accuracy_global"] is None
@@ -125,7 +125,7 @@ def test_no_tests_at_all():
         assert "test_accuracy_after_agg" not in running.summary()
 
 
-def test_the_global_model_on_the_union_of_tests():
+def test_the_global_model_is_tested_on_all_test_samples():
     with small.trained("fedavg", tests=11) as running:
         x, y = running.data.take(running.data.union("test"))
         logits = running.client(0)(x).detach()
@@ -136,7 +136,7 @@ def test_the_global_model_on_the_union_of_tests():
 
 
 @pytest.mark.parametrize(
-    ("method", "values", "there"),
+    ("method", "values", "present"),
     [
         ("fedavg", {}, True),
         ("fedcp", {}, True),
@@ -147,17 +147,17 @@ def test_the_global_model_on_the_union_of_tests():
         ("fedavg", {"model": small.with_batch_norm(), "batch_norm": "shared"}, True),
     ],
 )
-def test_who_has_a_global_model(method, values, there):
+def test_which_methods_have_a_global_model(method, values, present):
     with small.trained(method, rounds=1, **values) as running:
-        assert (running.records[0]["test_accuracy_global"] is not None) == there
+        assert (running.records[0]["test_accuracy_global"] is not None) == present
 
 
 @pytest.mark.parametrize(("decay", "expected"), [(1.0, [0.1, 0.1, 0.1]), (0.5, [0.1, 0.05, 0.025]), (0.0, [0.1, 0, 0])])
 def test_learning_rate_by_round(decay, expected):
     running = small.experiment("fedavg", lr_decay=decay)
-    descents = [running.round.step_settings(number) for number in (1, 2, 3)]
-    assert all(isinstance(d, StepSettings) for d in descents)
-    assert [d.lr for d in descents] == pytest.approx(expected)
+    step_settings = [running.round.step_settings(number) for number in (1, 2, 3)]
+    assert all(isinstance(d, StepSettings) for d in step_settings)
+    assert [d.lr for d in step_settings] == pytest.approx(expected)
     running.close()
 
 
@@ -193,14 +193,14 @@ def test_summary_by_hand():
     assert (got["seconds_per_round"], got["uploaded_values"], got["downloaded_values"]) == (2.0, 24, 32)
 
 
-def test_summary_of_nothing_and_of_no_evaluation():
+def test_summary_without_rounds_and_without_evaluation():
     assert summarise_run([], {}, {})["rounds"] == 0
     got = summarise_run([record(1), record(2)], {}, {})
     assert got["rounds"] == 2
     assert "test_accuracy_after_agg" not in got
 
 
-def test_without_validation_nothing_is_chosen_by_it():
+def test_without_validation_no_round_is_selected_by_it():
     assert "validation_selected" not in summarise_run([record(1, 0.5)], {}, {})["test_accuracy_after_agg"]
 
 
@@ -214,20 +214,20 @@ def size(module):
 
 
 @pytest.mark.parametrize("join", [1.0, 0.4])
-def test_numbers_moved(join):
-    """Both ways: FedAvg 2 S a client, FedPer twice its extractor, FedCP 2 (S + CPN), Local nothing."""
+def test_traffic_of_a_round(join):
+    """Per client and direction: FedAvg the model, FedPer its extractor, FedCP model and CPN, Local nothing."""
     model = small.plain()
     whole, extractor = size(model), size(model.extractor)
     policy = 5 * 10 + 10 + 2 * 10
     clients = math.floor(join * 5)
-    for method, moved in {"fedper": extractor, "fedcp": whole + policy, "local": 0}.items():
+    for method, values in {"fedper": extractor, "fedcp": whole + policy, "local": 0}.items():
         with small.trained(method, join_ratio=join, rounds=1) as running:
-            assert traffic(running) == (clients * moved, clients * moved), method
+            assert traffic(running) == (clients * values, clients * values), method
     with small.trained("fedavg", join_ratio=join, rounds=1) as running:
         assert traffic(running) == (clients * whole, 5 * whole), "all are tested with the newest model"
 
 
-def test_numbers_moved_when_more_receive_or_fewer_send():
+def test_traffic_when_more_clients_receive_or_fewer_upload():
     extractor = size(small.plain().extractor)
     with small.trained("fedper", join_ratio=0.4, broadcast_to_all=True, rounds=1) as running:
         assert traffic(running) == (2 * extractor, 5 * extractor)
@@ -241,7 +241,7 @@ def test_numbers_moved_when_more_receive_or_fewer_send():
 SECONDS = {"data", "local", "test_local", "aggregate", "distribute", "test_aggregated"}
 
 
-def test_what_is_recorded_of_a_round():
+def test_values_recorded_per_round():
     with small.trained("fedcp", local_epochs=2) as running:
         first = running.records[0]
         assert first["samples"] == 2 * sum(small.RAGGED)
@@ -254,7 +254,7 @@ def test_what_is_recorded_of_a_round():
 
 
 class Rows(Listener):
-    """Keeps every client's row of every round."""
+    """Stores the rows of all clients for every round."""
 
     def __init__(self):
         self.rounds = []
@@ -263,7 +263,7 @@ class Rows(Listener):
         self.rounds.append(record.clients)
 
 
-def test_each_clients_own_best_round_counts_beside_the_best_round_of_all():
+def test_the_summary_holds_the_mean_of_each_clients_best_round():
     running, rows = small.experiment("local", rounds=4, lr=0.5), Rows()
     running.listeners.append(rows)
     summary = running.run()
@@ -277,8 +277,8 @@ def test_each_clients_own_best_round_counts_beside_the_best_round_of_all():
 @pytest.mark.parametrize(
     ("method", "derived"), [("fedavg", True), ("fedprox", True), ("per-fedavg", False), ("ditto", False)]
 )
-def test_the_global_accuracy_is_that_of_the_servers_model(method, derived):
-    """Also where it is put together from the clients' scores, as they hold that very model."""
+def test_the_global_accuracy_equals_the_accuracy_of_the_servers_model(method, derived):
+    """Also if it is computed from the scores of clients that hold the server's model."""
     with small.trained(method, model=small.with_batch_norm(), batch_norm="shared", tests=5) as running:
         run = running.round
         assert run.clients_predict_as_server == derived
@@ -287,7 +287,7 @@ def test_the_global_accuracy_is_that_of_the_servers_model(method, derived):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcp"])
-def test_the_servers_model_is_not_tested_where_nobody_wants_to_know(method):
+def test_the_servers_model_is_not_tested_without_eval_global(method):
     with small.trained(method, eval_global=False, tests=11) as running:
         assert all(record["test_accuracy_global"] is None for record in running.records)
         assert all(record["test_accuracy_after_agg"] is not None for record in running.records)
@@ -300,7 +300,7 @@ def slow_metric(*_):
 
 @pytest.mark.parametrize("executor", ["sequential", "threads"])
 def test_tests_after_local_training_are_not_counted_as_training(executor):
-    """Five clients spend at least 0.1 s in the metric, together."""
+    """Five clients together spend at least 0.1 s in the metric."""
     metrics = "tests.engine.test_evaluation:slow_metric"
     with small.trained("fedavg", executor=executor, workers=2, metrics=metrics, rounds=3) as running:
         for record in running.records[1:]:  # the first round warms up

@@ -1,4 +1,4 @@
-"""The contract: whatever runs a method, every tensor and every number is the same."""
+"""Every executor computes the same tensors and records."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ EXECUTORS = {
     "batched in twos": {"executor": "batched", "stack": 2},
     "two devices": {"executor": "batched", "device": "cpu,cpu"},
 }
-# Whatever makes clients differ in what they do, or steps in what they need.
+# Settings by which clients differ in their steps, or steps in their inputs.
 CASES = {
     "ragged": {},
     "partial": {"join_ratio": 0.6, "local_epochs": 2, "momentum": 0.9, "weight_decay": 0.01},
@@ -47,7 +47,7 @@ CASES = {
 }
 
 
-THOROUGH = ("ragged", "partial", "batch norm", "dropout")  # every executor; the others by those that differ most
+THOROUGH = ("ragged", "partial", "batch norm", "dropout")  # run with all executors; other cases with BRIEF
 BRIEF = ("threads", "batched in twos")
 
 
@@ -58,7 +58,7 @@ def outcome(method, values):
 
 @cache
 def in_sequence(method, case):
-    """What the plain loop comes to."""
+    """Results of the sequential executor."""
     return outcome(method, CASES[case])
 
 
@@ -69,16 +69,16 @@ def assert_same(mine, theirs, dtype="float64", what=""):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("method", METHODS)
-def test_every_executor_comes_to_the_same(method, case):
+def test_every_executor_has_the_same_results(method, case):
     for name in EXECUTORS if case in THOROUGH else BRIEF:
         assert_same(outcome(method, {**CASES[case], **EXECUTORS[name]}), in_sequence(method, case), what=name)
 
 
 @pytest.mark.parametrize("case", ["partial", "batch norm", "dropout", "augmented"])
 @pytest.mark.parametrize("method", METHODS)
-def test_native_and_reference_operators_come_to_the_same(method, case):
+def test_native_and_reference_operators_have_the_same_results(method, case):
     if not ops.uses_native():
-        pytest.skip("the native library is not there")
+        pytest.skip("the native library is not available")
     for executor in ({}, EXECUTORS["batched"]):
         got = outcome(method, {**CASES[case], **executor, "ops": "reference"})
         assert_same(got, in_sequence(method, case), what=str(executor))
@@ -86,7 +86,7 @@ def test_native_and_reference_operators_come_to_the_same(method, case):
 
 @pytest.mark.parametrize("case", ["partial", "batch norm"])
 @pytest.mark.parametrize("method", METHODS)
-def test_single_precision_too(method, case):
+def test_every_executor_has_the_same_results_in_single_precision(method, case):
     values = {**CASES[case], "dtype": "float32"}
     expected = outcome(method, values)
     assert {t.dtype for t in expected[0].values() if t.is_floating_point()} == {torch.float32}
@@ -95,7 +95,7 @@ def test_single_precision_too(method, case):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_training_changes_something_and_the_seed_matters(method):
+def test_results_depend_on_training_and_seed(method):
     """Without this the comparisons above would hold for an engine that does nothing."""
     with small.trained(method) as running:
         trained = small.state_of(running)

@@ -1,4 +1,4 @@
-"""An interrupted round that is continued has the same result: no client trains twice, none is left out."""
+"""A continued round has the results of an uninterrupted one: every client trains exactly once."""
 
 import threading
 
@@ -31,7 +31,7 @@ def expected():
 
 
 def finish(running, expected):
-    """Continues the run."""
+    """Continues the run and compares its results."""
     running.round.executor.stop.clear()
     running.run()
     assert small.differences(small.state_of(running), expected[0], 1e-9) == {}
@@ -88,7 +88,7 @@ def test_stopped_while_another_client_is_tested(expected, monkeypatch):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_an_error_at_one_client_keeps_the_others(executor, expected, monkeypatch):
+def test_an_error_of_one_client_keeps_the_results_of_the_others(executor, expected, monkeypatch):
     running = small.experiment("fedcp", **VALUES, **EXECUTORS[executor])
     upload = ClientWork._upload
 

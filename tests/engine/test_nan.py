@@ -1,4 +1,4 @@
-"""What happens to clients whose training comes to NaN."""
+"""Handling of clients whose training gives NaN or infinity."""
 
 import json
 import math
@@ -10,13 +10,14 @@ import torch
 
 from pfl_fast.engine.client_work import NotFinite
 from pfl_fast.engine.local.trainer import first_not_finite
+from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
 from tests.engine import small_experiments as small
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 SIZES = (6, 9, 5, 7)
-BAD = len(SIZES) - 1  # the last one: without it the others keep their numbers, and so their draws
+BAD = len(SIZES) - 1  # the last client: without it, the other clients keep their numbers and random draws
 EXECUTORS = {
     "sequential": {"executor": "sequential"},
     "threads": {"executor": "threads", "workers": 2},
@@ -25,13 +26,13 @@ EXECUTORS = {
 
 
 def large(count):
-    """Data that makes any step of a learning rate of 1e308 infinite."""
+    """Data for which any step with a learning rate of 1e308 gives infinity."""
     dataset = small.features(count)
     return replace(dataset, x=dataset.x * 1000)
 
 
 def with_nan(at=0):
-    """Data of which the bad client's training sample number ``at`` is NaN."""
+    """Data in which training sample ``at`` of client ``BAD`` is NaN."""
     dataset = small.features(sum(SIZES) + 3 * len(SIZES))
     x = dataset.x.copy()
     x[sum(SIZES[:BAD]) + at] = np.nan
@@ -49,8 +50,8 @@ def test_stop_names_round_client_and_step(executor):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_stop_names_parameters_that_left_the_numbers(executor):
-    """The last step's loss is fine, what it makes of the weights is not."""
+def test_stop_names_parameters_that_are_not_finite(executor):
+    """The loss of the last step is finite, the updated weights are not."""
     running = small.experiment("fedavg", (4, 4), dataset=large(14), lr=1e308, **EXECUTORS[executor])
     with pytest.raises(NotFinite, match=r"round 1, client \d: .*(weight|bias) holds values .* after step 1"):
         running.run()
@@ -59,12 +60,12 @@ def test_stop_names_parameters_that_left_the_numbers(executor):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("method", METHODS)
-def test_skip_is_as_if_the_client_were_not_there(method, executor):
+def test_skip_equals_a_run_without_the_client(method, executor):
     with small.trained(method, sizes=SIZES, dataset=with_nan(), on_nan="skip", **EXECUTORS[executor]) as running:
         mine, records = small.state_of(running), small.untimed_records(running)
     partition = small.partition_of(SIZES)
     others = replace(partition, **{s: getattr(partition, s)[:BAD] for s in ("train", "test", "validation")})
-    alone = small.Experiment(
+    alone = Experiment(
         method,
         dataset=with_nan(),
         model=small.plain(),
@@ -72,11 +73,11 @@ def test_skip_is_as_if_the_client_were_not_there(method, executor):
         **{**small.METHOD_SETTINGS.get(method, {}), "rounds": 2, "batch_size": 4, "lr": 0.1, "dtype": "float64"},
         executor="sequential",
     )
-    # Some divide by the number of all clients, and it is one of them.
+    # Some methods divide by the number of all clients, skipped ones included.
     alone.method.context = replace(alone.method.context, clients=len(SIZES))
     alone.run()
     theirs = small.state_of(alone)
-    # Tables over clients have a row and a column more.
+    # Tables over clients have one more row and column.
     mine = {name: mine[name][tuple(slice(n) for n in tensor.shape)] for name, tensor in theirs.items()}
     assert small.differences(mine, theirs, 1e-9) == {}
     for record, expected in zip(records, small.untimed_records(alone), strict=True):
@@ -87,7 +88,7 @@ def test_skip_is_as_if_the_client_were_not_there(method, executor):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_skipped_client_keeps_what_was_its_own(method):
+def test_a_skipped_client_keeps_its_personal_tensors(method):
     values = {"sizes": SIZES, "dataset": with_nan(), "on_nan": "skip", "momentum": 0.5, "keep_momentum": True}
     untrained = small.experiment(method, **values)
     own = [entry.key for entry in untrained.part_table.stored if entry.receive_from is None]
@@ -100,7 +101,7 @@ def test_a_skipped_client_keeps_what_was_its_own(method):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_if_all_are_skipped_the_server_stays(executor):
+def test_the_server_does_not_change_if_all_clients_are_skipped(executor):
     values = {"on_nan": "skip", "lr": 1e308, "dataset": large(49), **EXECUTORS[executor]}
     with small.trained("fedavg", **values) as running:
         assert [r["skipped"] for r in running.records] == [list(range(len(small.RAGGED)))] * 2
@@ -109,7 +110,7 @@ def test_if_all_are_skipped_the_server_stays(executor):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_report_goes_on_and_says_so(executor):
+def test_report_continues_and_lists_the_clients(executor):
     with small.trained("local", sizes=SIZES, dataset=with_nan(), on_nan="report", **EXECUTORS[executor]) as running:
         assert [r["not_finite"] for r in running.records] == [[BAD]] * 2
         assert [r["skipped"] for r in running.records] == [[]] * 2

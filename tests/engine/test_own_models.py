@@ -1,4 +1,4 @@
-"""What users' own models may bring along."""
+"""Models given by the user: frozen parameters and BatchNorm."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def with_model(change, **settings):
     return small.image_experiment(norm=True, **{**own, **settings})
 
 
-def test_frozen_parameters_stay():
+def test_frozen_parameters_do_not_change():
     def freeze(model):
         model[1].weight.requires_grad_(False)
 

@@ -29,7 +29,7 @@ def test_reading_in_place_changes_no_bit(monkeypatch, method, values):
 
 
 def train(running, client, phases=None):
-    """Trains one client; returns its tensors before and after. Training must not change the former."""
+    """Trains one client and returns its tensors before and after. Training must not change the tensors before."""
     view = running.round.state.clients.view(client, running.round.state.server)
     before = {name: tensor.clone() for name, tensor in view.items()}
     tensors = small.train_locally(running, client, view, phases)
@@ -52,16 +52,16 @@ def test_trained_weights_move_to_write_buffers_and_frozen_ones_stay():
         trained = {part for phase in running.round.method.phases(1) for part in phase.train}
         frozen = {e.key for e in running.part_table.specs if e.parameter and e.part not in trained}
         read_only = read_only_names(running)
-        assert {"extractor.1.weight", "head.weight"} < {name for name, moves in read_only.items() if moves}
+        assert {"extractor.1.weight", "head.weight"} < {name for name, updated in read_only.items() if updated}
         assert "extractor.1.bias" not in read_only
-        assert frozen == {name for name, moves in read_only.items() if not moves} != set()
-        assert all(same_memory(tensors[name], view[name]) == (not moves) for name, moves in read_only.items())
+        assert frozen == {name for name, updated in read_only.items() if not updated} != set()
+        assert all(same_memory(tensors[name], view[name]) == (not updated) for name, updated in read_only.items())
         scratch = running.round.executor.workers[0].single._scratch
         assert not frozen & scratch.keys()
 
 
 @pytest.mark.parametrize(("method", "values"), [("fedavg", {"momentum": 0.9}), ("ditto", {}), ("scaffold", {})])
-def test_nothing_is_read_in_place_if_gradients_are_used_otherwise(method, values):
+def test_nothing_is_read_in_place_if_the_step_needs_dense_gradients(method, values):
     with closing(small.experiment(method, **values)) as running:
         assert read_only_names(running) == {}
         train(running, 1)

@@ -1,4 +1,4 @@
-"""Files of a run's folder."""
+"""Files of a run folder."""
 
 import csv
 import json
@@ -46,7 +46,7 @@ def test_means_over_clients_equal_the_record(tmp_path):
         assert np.average([float(r[name]) for r in rows], weights=weights) == pytest.approx(record[name])
 
 
-def test_the_file_is_only_ever_appended_to(tmp_path, monkeypatch):
+def test_clients_csv_is_only_appended_to(tmp_path, monkeypatch):
     running, modes = small.experiment("fedcp", out=tmp_path / "run", rounds=3), []
     really_open = Path.open
 
@@ -67,14 +67,14 @@ def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path):
     rounds = stopped.rounds()
     next(rounds)
     stopped.listeners[0].save(stopped)
-    next(rounds)  # its rows are in the file, but not in a checkpoint
+    next(rounds)  # rows of round 2 are in the file, but not in a checkpoint
     rounds.close()
     assert {r["round"] for r in rows_of(tmp_path / "run")} == {"1", "2"}
     small.resume_image_experiment(tmp_path / "run").run()
     assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
-def test_a_run_stopped_in_the_first_round_goes_on_with_its_header(tmp_path):
+def test_a_run_stopped_in_the_first_round_keeps_its_header(tmp_path):
     stopped = small.image_experiment("fedcp", out=tmp_path / "run")
     stopped.listeners.append(StopAfter(stopped, 2))
     with pytest.raises(Interrupted):
@@ -83,12 +83,12 @@ def test_a_run_stopped_in_the_first_round_goes_on_with_its_header(tmp_path):
     assert [int(r["round"]) for r in rows_of(tmp_path / "run")] == [n for n in (1, 2, 3) for _ in range(6)]
 
 
-def with_domains(domain, lots):
+def with_domains(domain, train):
     y = np.zeros(len(domain), dtype=np.int64)
     x = np.zeros((len(y), 2), dtype=np.float32)
     domains = ("mnist", "usps", "svhn, cropped")
     data = Dataset("d", x, y, ("a",), np.zeros(len(y), dtype=bool), domain=np.array(domain), domains=domains)
-    return type("Data", (), {"dataset": data, "partition": type("P", (), {"train": tuple(map(np.array, lots))})})
+    return type("Data", (), {"dataset": data, "partition": type("P", (), {"train": tuple(map(np.array, train))})})
 
 
 def test_names_and_domains_of_clients():

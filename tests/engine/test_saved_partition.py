@@ -10,7 +10,7 @@ def test_a_run_saves_its_partition(tmp_path):
     assert Partition.load(tmp_path / "run" / "partition").hash == experiment.partition.hash
 
 
-def test_a_saved_partition_is_used_by_its_folder(tmp_path):
+def test_a_saved_partition_is_loaded_from_its_folder(tmp_path):
     settings = {"dataset": small.synthetic_images(), "model": "mlp", "clients": 4, "report": lambda _: None}
     first = Experiment("local", partition="iid", seed=5, out=tmp_path / "run", **settings)
     again = Experiment("local", partition=str(tmp_path / "run" / "partition"), seed=6, **settings)
