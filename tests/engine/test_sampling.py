@@ -50,8 +50,8 @@ def test_client_dropout_drops_clients_after_training(dropout, left):
 
 
 def test_dropped_clients_differ_between_rounds():
-    dropped = {tuple(cohort(client_dropout=0.5, round=round).uploading) for round in range(5)}
-    assert len(dropped) == 5
+    uploading = {tuple(cohort(client_dropout=0.5, round=round).uploading) for round in range(5)}
+    assert len(uploading) == 5
 
 
 def test_train_all_trains_all_clients_and_averages_the_selected():
