@@ -7,7 +7,7 @@ from bench.end_to_end.to_yardstick import renamed, to_yardstick
 from bench.yardstick import CLIENTS
 from pfl_fast.ops import reference
 from pfl_fast.randomness import key
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 pytestmark = pytest.mark.usefixtures("one_core")
 EPOCHS = {"fedafk": 2}  # one epoch for the extractors, one for the head
@@ -51,10 +51,10 @@ def assert_equal(mine, theirs):
 @pytest.mark.parametrize("method", CLIENTS)
 def test_two_rounds_equal_the_library(method, values):
     values = {"momentum": 0.0, "eval_at": "after_agg", **values}
-    server = yardstick_with_same_batches(toys.experiment(method, **values))
+    server = yardstick_with_same_batches(small.experiment(method, **values))
     before = {name: value.clone() for name, value in server.clients[0].state_dict().items()}
     rounds = [server.round(), server.round()]
-    with toys.ran(method, **values) as running:
+    with small.trained(method, **values) as running:
         for number, client in enumerate(server.clients):
             theirs = dict(client.state_dict())
             assert_equal(renamed(running.round.client_tensors(number), theirs), theirs)
@@ -68,23 +68,23 @@ def test_two_rounds_equal_the_library(method, values):
 
 def test_the_cnn_of_plain_layers_equals_the_librarys():
     sizes, tests = (6, 3), 2
-    images = toys.images(sum(sizes) + tests * len(sizes), shape=(16, 16, 1))
+    images = small.images(sum(sizes) + tests * len(sizes), shape=(16, 16, 1))
     values = {"sizes": sizes, "tests": tests, "dataset": images, "model": "cnn", "rounds": 1, "eval_at": "after_agg"}
-    server = yardstick_with_same_batches(toys.experiment("fedavg", **values))
+    server = yardstick_with_same_batches(small.experiment("fedavg", **values))
     assert not any(type(layer).__module__.startswith("pfl_fast") for layer in server.clients[0].modules())
     server.round()
-    with toys.ran("fedavg", **values) as running:
+    with small.trained("fedavg", **values) as running:
         theirs = dict(server.clients[1].state_dict())
         assert_equal(renamed(running.round.client_tensors(1), theirs), theirs)
 
 
 def test_options_and_learning_rate_are_passed_on():
-    server = yardstick_with_same_batches(toys.experiment("fedcp", lam=7.0, lr=0.02))
+    server = yardstick_with_same_batches(small.experiment("fedcp", lam=7.0, lr=0.02))
     assert (server.clients[3].lam, server.lr) == (7.0, 0.02)
 
 
 def test_loaders_shuffle_all_samples():
-    experiment = toys.experiment("fedavg")
+    experiment = small.experiment("fedavg")
     server = to_yardstick(experiment)
     epochs = [torch.cat([x for x, _ in server.train_batches[0]]) for _ in range(2)]
     mine, _ = experiment.data.take(experiment.data.indices("train", 0))
@@ -94,7 +94,7 @@ def test_loaders_shuffle_all_samples():
 
 
 def test_seconds_by_part_of_a_round():
-    server = to_yardstick(toys.experiment("fedper"))
+    server = to_yardstick(small.experiment("fedper"))
     record = server.round()
     assert list(record["seconds_by_part"]) == ["data", "local", "aggregate", "distribute", "test_aggregated"]
     assert all(seconds >= 0 for seconds in record["seconds_by_part"].values())

@@ -4,7 +4,7 @@ import torch
 
 @pytest.fixture(scope="module")
 def one_core():
-    """Models of a few hundred parameters only lose by being split over cores."""
+    """Uses one thread: models of a few hundred parameters are slower on several."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

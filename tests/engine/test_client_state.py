@@ -5,11 +5,11 @@ from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods import METHODS
 from pfl_fast.methods.base import Method, RunContext, client_buffer, personal, shared
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 
 class Example(Method):
-    """A shared extractor, a personal head, and a constant that counts what its hooks are told."""
+    """Shared extractor, personal head, and a buffer that holds the arguments of the hooks."""
 
     def parts(self, backbone):
         return {
@@ -32,9 +32,9 @@ class Note(torch.nn.Module):
         self.register_buffer("sum", torch.zeros(()))
 
 
-def state_of(folder=None, clients=3, everyone_receives=False, momentum=None):
-    method = Example(None, RunContext(clients, 1, 1, toys.CLASSES))
-    part_table = PartTable(method.parts(toys.plain()), "shared", everyone_receives, momentum=momentum)
+def new_client_state(folder=None, clients=3, everyone_receives=False, momentum=None):
+    method = Example(None, RunContext(clients, 1, 1, small.CLASSES))
+    part_table = PartTable(method.parts(small.plain()), "shared", everyone_receives, momentum=momentum)
     return ClientState(part_table, method, clients, 0, folder)
 
 
@@ -43,8 +43,8 @@ def folder(request, tmp_path):
     return None if request.param == "memory" else tmp_path / "blocks"
 
 
-def test_clients_start_from_the_common_values_and_their_own(folder):
-    state = state_of(folder)
+def test_clients_start_from_common_values_and_the_results_of_their_hooks(folder):
+    state = new_client_state(folder)
     rows = [state.row(client) for client in range(3)]
     assert not state.touched.any()
     assert all(torch.equal(row["head.weight"], state.part_table.common["head.weight"]) for row in rows)
@@ -53,29 +53,29 @@ def test_clients_start_from_the_common_values_and_their_own(folder):
     assert all(torch.equal(row["note.sum"], expected) for row in rows), "the hook has been called"
 
 
-def test_a_row_that_is_written_stays_and_the_others_do_not_change(folder):
-    state = state_of(folder)
+def test_writing_a_row_changes_no_other_row(folder):
+    state = new_client_state(folder)
     before = {name: value.clone() for name, value in state.row(0).items()}
     state.write(1, {"head.bias": torch.tensor([1.0, 2, 3]), "not a stored name": torch.zeros(1)})
     assert state.touched.tolist() == [False, True, False]
     assert state.row(1)["head.bias"].tolist() == [1, 2, 3]
     assert torch.equal(state.row(1)["head.weight"], before["head.weight"]), "the rest of the row has been filled in"
-    assert toys.differences(state.row(0), before, 0) == {}
+    assert small.differences(state.row(0), before, 0) == {}
 
 
-def test_who_does_not_receive_has_what_it_had(folder):
-    state = state_of(folder)
+def test_clients_that_do_not_receive_keep_their_values(folder):
+    state = new_client_state(folder)
     server = {name: torch.full_like(value, 7) for name, value in state.part_table.server_common.items()}
     stale, fresh = state.view(2, server, receives=False), state.view(2, server)
     assert torch.equal(stale["extractor.1.bias"], state.part_table.common["extractor.1.bias"])
     assert (fresh["extractor.1.bias"] == 7).all()
     assert fresh["note.sum"] == 7 * 5
     assert torch.equal(stale["head.bias"], fresh["head.bias"])
-    assert not state.touched.any(), "looking is not writing"
+    assert not state.touched.any(), "a view writes nothing"
 
 
-def test_sending_keeps_what_was_received(folder):
-    state = state_of(folder)
+def test_send_stores_the_received_values(folder):
+    state = new_client_state(folder)
     server = {name: torch.full_like(value, 7) for name, value in state.part_table.server_common.items()}
     state.store_received([0, 2], server)
     newer = {name: torch.full_like(value, 8) for name, value in server.items()}
@@ -84,15 +84,15 @@ def test_sending_keeps_what_was_received(folder):
     assert torch.equal(state.row(1)["extractor.1.weight"], state.part_table.common["extractor.1.weight"])
 
 
-def test_what_everyone_receives_is_not_kept(folder):
-    state = state_of(folder, everyone_receives=True)
+def test_tensors_received_by_all_clients_are_not_stored(folder):
+    state = new_client_state(folder, everyone_receives=True)
     assert set(state.blocks) == {"head.weight", "head.bias", "note.seed", "note.sum"}
     server = {name: torch.full_like(value, 7) for name, value in state.part_table.server_common.items()}
     assert (state.view(1, server, receives=False)["extractor.1.bias"] == 7).all()
 
 
-def test_momentum_is_kept_or_starts_from_zero():
-    kept, fresh = state_of(momentum="kept"), state_of(momentum="round")
+def test_momentum_is_stored_or_starts_from_zero():
+    kept, fresh = new_client_state(momentum="kept"), new_client_state(momentum="round")
     assert "momentum.head.bias" in kept.blocks
     assert "momentum.head.bias" not in fresh.blocks
     for state in (kept, fresh):
@@ -102,9 +102,9 @@ def test_momentum_is_kept_or_starts_from_zero():
     assert (fresh.view(0, fresh.part_table.new_server())["momentum.head.bias"] == 0).all()
 
 
-def test_files_are_sparse_and_go_away(tmp_path):
+def test_files_are_sparse_and_deleted_on_close(tmp_path):
     folder = tmp_path / "blocks"
-    state = state_of(folder, clients=20_000)
+    state = new_client_state(folder, clients=20_000)
     state.write(19_999, {"head.bias": torch.ones(3)})
     file = folder / "head.weight.block"
     assert file.stat().st_size == 20_000 * 15 * 4
@@ -114,38 +114,38 @@ def test_files_are_sparse_and_go_away(tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_view_is_not_changed_by_training(method):
-    """Clients share the server's tensors and the common values: whoever trains has copied them."""
-    running = toys.experiment(method, momentum=0.9, model=toys.with_batch_norm(), batch_norm="shared")
+def test_training_does_not_change_common_values(method):
+    """Clients share the tensors of the server and the common values, and copy them before an update."""
+    running = small.experiment(method, momentum=0.9, model=small.with_batch_norm(), batch_norm="shared")
     common = {name: value.clone() for name, value in running.part_table.common.items()}
     running.run()
-    assert toys.differences(running.part_table.common, common, 0) == {}
-    assert toys.differences(running.part_table.new_server(), running.part_table.server_common, 0) == {}
+    assert small.differences(running.part_table.common, common, 0) == {}
+    assert small.differences(running.part_table.new_server(), running.part_table.server_common, 0) == {}
     running.close()
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_unselected_clients_stay_as_they_were(method):
-    """Whatever a client has of its own changes only in rounds it takes part in."""
-    running = toys.experiment(method, join_ratio=0.4, train_all=False, rounds=4, momentum=0.5, keep_momentum=True)
+def test_unselected_clients_do_not_change(method):
+    """The stored tensors of a client change only in rounds in which the client trains."""
+    running = small.experiment(method, join_ratio=0.4, train_all=False, rounds=4, momentum=0.5, keep_momentum=True)
     clients = running.round.state.clients
-    before = [dict(clients.row(c)) for c in range(len(toys.RAGGED))]
+    before = [dict(clients.row(c)) for c in range(len(small.RAGGED))]
     before = [{name: value.clone() for name, value in row.items()} for row in before]
     for record in running.rounds():
-        selected = {c for c, row in enumerate(before) if toys.differences(clients.row(c), row, 0)}
-        assert len(selected) == (len(toys.RAGGED) if running.round.is_final_round(record["round"]) else 2)
+        selected = {c for c, row in enumerate(before) if small.differences(clients.row(c), row, 0)}
+        assert len(selected) == (len(small.RAGGED) if running.round.is_final_round(record["round"]) else 2)
         before = [
-            {n: v.clone() for n, v in running.round.state.clients.row(c).items()} for c in range(len(toys.RAGGED))
+            {n: v.clone() for n, v in running.round.state.clients.row(c).items()} for c in range(len(small.RAGGED))
         ]
     running.close()
 
 
-def test_uploads_of_a_round_take_the_memory_of_the_last_one():
-    running = toys.experiment("fedavg", rounds=3)
-    places = []
+def test_uploads_reuse_the_memory_of_the_previous_round():
+    running = small.experiment("fedavg", rounds=3)
+    addresses = []
     for _ in running.rounds():
         uploads = running.round.upload_memory
-        places.append({name: block.data_ptr() for name, block in uploads.items()})
+        addresses.append({name: block.data_ptr() for name, block in uploads.items()})
         assert all(len(block) == running.data.clients for block in uploads.values())
-    assert places[0] == places[1] == places[2] != {}
+    assert addresses[0] == addresses[1] == addresses[2] != {}
     running.close()

@@ -1,4 +1,4 @@
-"""When and on what models are tested, and what becomes of the numbers."""
+"""Times and data of tests, and the recorded and summarised results."""
 
 import math
 from time import sleep
@@ -15,13 +15,13 @@ from pfl_fast.engine.results.records import RoundRecord, summarise_run
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.worker import TestSettings
 from pfl_fast.methods import METHODS
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
 def by_hand(running, clients, split="test", keep=None):
-    """The clients' models, asked one by one: correct / samples, and the mean of the accuracies."""
+    """Returns correct / samples over all clients, and the mean of the clients' accuracies."""
     correct, total, accuracies = 0, 0, []
     for client in clients:
         x, y = running.data.take(running.data.indices(split, client)[:keep])
@@ -33,10 +33,10 @@ def by_hand(running, clients, split="test", keep=None):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("who", ["all", "selected"])
-def test_after_aggregation_clients_are_tested_with_what_they_hold(method, who):
+def test_after_aggregation_clients_are_tested_with_their_current_models(method, who):
     values = {"join_ratio": 0.4, "eval_clients": who, "tests": 11}
-    running = toys.experiment(method, **values)
-    record = next(record for record in running.rounds() if record["round"] == 2)  # not after a finale
+    running = small.experiment(method, **values)
+    record = next(record for record in running.rounds() if record["round"] == 2)  # before a final round
     clients = range(5) if who == "all" else sample(running.settings, 5, 2).training
     expected = by_hand(running, clients)
     assert record["test_accuracy_after_agg"] == pytest.approx(expected[0])
@@ -44,30 +44,30 @@ def test_after_aggregation_clients_are_tested_with_what_they_hold(method, who):
     running.close()
 
 
-def test_after_local_training_clients_are_tested_with_what_they_trained():
-    """With nothing exchanged both tests are of the same models."""
-    with toys.ran("local", tests=11) as running:
+def test_after_local_training_clients_are_tested_with_their_trained_models():
+    """Local exchanges nothing, so both tests use the same models."""
+    with small.trained("local", tests=11) as running:
         for record in running.records:
             assert record["test_accuracy_after_local"] == record["test_accuracy_after_agg"]
             assert record["test_accuracy_after_local_by_client"] == record["test_accuracy_after_agg_by_client"]
-    with toys.ran("fedavg", tests=29, lr=2.0) as running:
+    with small.trained("fedavg", tests=29, lr=2.0) as running:
         assert any(r["test_accuracy_after_local"] != r["test_accuracy_after_agg"] for r in running.records)
 
 
 @pytest.mark.parametrize(
-    ("when", "there"),
+    ("when", "present"),
     [("both", {"after_agg", "after_local"}), ("after_agg", {"after_agg"}), ("after_local", {"after_local"})],
 )
-def test_eval_at(when, there):
-    with toys.ran("fedavg", eval_at=when) as running:
+def test_eval_at(when, present):
+    with small.trained("fedavg", eval_at=when) as running:
         for record in running.records:
             for name in ("after_agg", "after_local"):
-                assert (record[f"test_accuracy_{name}"] is not None) == (name in there)
+                assert (record[f"test_accuracy_{name}"] is not None) == (name in present)
 
 
-def test_when_models_are_tested_does_not_change_what_they_learn():
-    with toys.ran("fedcp", policy="gumbel", gumbel_at_eval=True) as running:
-        expected = toys.state_of(running)
+def test_the_times_of_tests_do_not_change_training():
+    with small.trained("fedcp", policy="gumbel", gumbel_at_eval=True) as running:
+        expected = small.state_of(running)
     for values in (
         {"eval_at": "after_agg"},
         {"eval_every": 5},
@@ -75,13 +75,13 @@ def test_when_models_are_tested_does_not_change_what_they_learn():
         {"eval_clients": "selected"},
         {"eval_global": False},
     ):
-        with toys.ran("fedcp", policy="gumbel", gumbel_at_eval=True, **values) as running:
-            assert toys.differences(toys.state_of(running), expected, 0) == {}, values
+        with small.trained("fedcp", policy="gumbel", gumbel_at_eval=True, **values) as running:
+            assert small.differences(small.state_of(running), expected, 0) == {}, values
 
 
 @pytest.mark.parametrize(("every", "evaluated"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (7, [5])])
 def test_eval_every_and_always_at_the_end(every, evaluated):
-    with toys.ran("fedavg", rounds=5, eval_every=every) as running:
+    with small.trained("fedavg", rounds=5, eval_every=every) as running:
         assert [r["round"] for r in running.records] == [1, 2, 3, 4, 5]
         for name in ("test_accuracy_after_agg", "test_auc_after_agg", "test_loss_after_local"):
             assert [r["round"] for r in running.records if r.get(name) is not None] == evaluated
@@ -90,41 +90,41 @@ def test_eval_every_and_always_at_the_end(every, evaluated):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_untrained_model_is_round_0(method):
-    untrained = toys.experiment(method, tests=11)
+    untrained = small.experiment(method, tests=11)
     expected = by_hand(untrained, range(5))[0]
     untrained.close()
-    with toys.ran(method, tests=11, eval_initial=True) as running:
+    with small.trained(method, tests=11, eval_initial=True) as running:
         assert [r["round"] for r in running.records] == list(range(running.round.last_round + 1))
         assert running.records[0]["test_accuracy_after_agg"] == pytest.approx(expected)
         assert running.records[0]["test_accuracy_after_local"] is None
         assert running.summary()["test_accuracy_after_agg"]["best_round"] > 0
 
 
-def test_tests_beyond_whole_batches_are_left_out():
+def test_drop_last_test_drops_incomplete_batches():
     values = {"tests": 7, "batch_size": 3, "eval_every": 2}
-    with toys.ran("local", drop_last_test=True, **values) as running:
+    with small.trained("local", drop_last_test=True, **values) as running:
         assert running.records[-1]["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5), keep=6)[0])
-    with toys.ran("local", drop_last_test=True, **{**values, "tests": 2}) as running:
+    with small.trained("local", drop_last_test=True, **{**values, "tests": 2}) as running:
         assert running.records[-1]["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5))[0])
 
 
-def test_validation_is_measured_apart():
-    with toys.ran("fedper", tests=5, validation=7) as running:
+def test_validation_accuracy_is_measured_on_validation_samples():
+    with small.trained("fedper", tests=5, validation=7) as running:
         record = running.records[-1]
         assert record["test_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5))[0])
         assert record["validation_accuracy_after_agg"] == pytest.approx(by_hand(running, range(5), "validation")[0])
 
 
-def test_no_tests_at_all():
-    with toys.ran("fedavg", tests=0) as running:
+def test_a_run_without_test_samples():
+    with small.trained("fedavg", tests=0) as running:
         assert running.records[-1]["test_accuracy_after_agg"] is None
         assert running.records[-1]["test_accuracy_global"] is None
         assert running.records[-1]["train_loss"] is not None
         assert "test_accuracy_after_agg" not in running.summary()
 
 
-def test_the_global_model_on_the_union_of_tests():
-    with toys.ran("fedavg", tests=11) as running:
+def test_the_global_model_is_tested_on_all_test_samples():
+    with small.trained("fedavg", tests=11) as running:
         x, y = running.data.take(running.data.union("test"))
         logits = running.client(0)(x).detach()
         expected = score(logits, y, METRICS)
@@ -134,28 +134,28 @@ def test_the_global_model_on_the_union_of_tests():
 
 
 @pytest.mark.parametrize(
-    ("method", "values", "there"),
+    ("method", "values", "present"),
     [
         ("fedavg", {}, True),
         ("fedcp", {}, True),
         ("fedcp", {"cpn": False, "gh": False}, False),
         ("fedper", {}, False),
         ("local", {}, False),
-        ("fedavg", {"model": toys.with_batch_norm(), "batch_norm": "personal"}, False),
-        ("fedavg", {"model": toys.with_batch_norm(), "batch_norm": "shared"}, True),
+        ("fedavg", {"model": small.with_batch_norm(), "batch_norm": "personal"}, False),
+        ("fedavg", {"model": small.with_batch_norm(), "batch_norm": "shared"}, True),
     ],
 )
-def test_who_has_a_global_model(method, values, there):
-    with toys.ran(method, rounds=1, **values) as running:
-        assert (running.records[0]["test_accuracy_global"] is not None) == there
+def test_which_methods_have_a_global_model(method, values, present):
+    with small.trained(method, rounds=1, **values) as running:
+        assert (running.records[0]["test_accuracy_global"] is not None) == present
 
 
 @pytest.mark.parametrize(("decay", "expected"), [(1.0, [0.1, 0.1, 0.1]), (0.5, [0.1, 0.05, 0.025]), (0.0, [0.1, 0, 0])])
 def test_learning_rate_by_round(decay, expected):
-    running = toys.experiment("fedavg", lr_decay=decay)
-    descents = [running.round.step_settings(number) for number in (1, 2, 3)]
-    assert all(isinstance(d, StepSettings) for d in descents)
-    assert [d.lr for d in descents] == pytest.approx(expected)
+    running = small.experiment("fedavg", lr_decay=decay)
+    step_settings = [running.round.step_settings(number) for number in (1, 2, 3)]
+    assert all(isinstance(d, StepSettings) for d in step_settings)
+    assert [d.lr for d in step_settings] == pytest.approx(expected)
     running.close()
 
 
@@ -191,14 +191,14 @@ def test_summary_by_hand():
     assert (got["seconds_per_round"], got["uploaded_values"], got["downloaded_values"]) == (2.0, 24, 32)
 
 
-def test_summary_of_nothing_and_of_no_evaluation():
+def test_summary_without_rounds_and_without_evaluation():
     assert summarise_run([], {}, {})["rounds"] == 0
     got = summarise_run([record(1), record(2)], {}, {})
     assert got["rounds"] == 2
     assert "test_accuracy_after_agg" not in got
 
 
-def test_without_validation_nothing_is_chosen_by_it():
+def test_without_validation_no_round_is_selected_by_it():
     assert "validation_selected" not in summarise_run([record(1, 0.5)], {}, {})["test_accuracy_after_agg"]
 
 
@@ -212,37 +212,37 @@ def size(module):
 
 
 @pytest.mark.parametrize("join", [1.0, 0.4])
-def test_numbers_moved(join):
-    """Both ways: FedAvg 2 S a client, FedPer twice its extractor, FedCP 2 (S + CPN), Local nothing."""
-    model = toys.plain()
+def test_traffic_of_a_round(join):
+    """Per client and direction: FedAvg the model, FedPer its extractor, FedCP model and CPN, Local nothing."""
+    model = small.plain()
     whole, extractor = size(model), size(model.extractor)
     policy = 5 * 10 + 10 + 2 * 10
     clients = math.floor(join * 5)
-    for method, moved in {"fedper": extractor, "fedcp": whole + policy, "local": 0}.items():
-        with toys.ran(method, join_ratio=join, rounds=1) as running:
-            assert traffic(running) == (clients * moved, clients * moved), method
-    with toys.ran("fedavg", join_ratio=join, rounds=1) as running:
+    for method, values in {"fedper": extractor, "fedcp": whole + policy, "local": 0}.items():
+        with small.trained(method, join_ratio=join, rounds=1) as running:
+            assert traffic(running) == (clients * values, clients * values), method
+    with small.trained("fedavg", join_ratio=join, rounds=1) as running:
         assert traffic(running) == (clients * whole, 5 * whole), "all are tested with the newest model"
 
 
-def test_numbers_moved_when_more_receive_or_fewer_send():
-    extractor = size(toys.plain().extractor)
-    with toys.ran("fedper", join_ratio=0.4, broadcast_to_all=True, rounds=1) as running:
+def test_traffic_when_more_clients_receive_or_fewer_upload():
+    extractor = size(small.plain().extractor)
+    with small.trained("fedper", join_ratio=0.4, broadcast_to_all=True, rounds=1) as running:
         assert traffic(running) == (2 * extractor, 5 * extractor)
-    with toys.ran("fedper", client_dropout=0.4, rounds=1) as running:
+    with small.trained("fedper", client_dropout=0.4, rounds=1) as running:
         assert traffic(running) == (3 * extractor, 5 * extractor)
-    with toys.ran("fedcp", join_ratio=0.4, extractor_to_all=True, rounds=1) as running:
-        rest = size(toys.plain().head) + 80
+    with small.trained("fedcp", join_ratio=0.4, extractor_to_all=True, rounds=1) as running:
+        rest = size(small.plain().head) + 80
         assert running.records[0]["downloaded_values"] == 5 * extractor + 2 * rest
 
 
 SECONDS = {"data", "local", "test_local", "aggregate", "distribute", "test_aggregated"}
 
 
-def test_what_is_recorded_of_a_round():
-    with toys.ran("fedcp", local_epochs=2) as running:
+def test_values_recorded_per_round():
+    with small.trained("fedcp", local_epochs=2) as running:
         first = running.records[0]
-        assert first["samples"] == 2 * sum(toys.RAGGED)
+        assert first["samples"] == 2 * sum(small.RAGGED)
         assert first["clients_trained"] == 5
         assert first["data"] == "synthetic"
         assert set(first["seconds_by_part"]) == SECONDS
@@ -252,7 +252,7 @@ def test_what_is_recorded_of_a_round():
 
 
 class Rows(Listener):
-    """Keeps every client's row of every round."""
+    """Stores the rows of all clients for every round."""
 
     def __init__(self):
         self.rounds = []
@@ -261,8 +261,8 @@ class Rows(Listener):
         self.rounds.append(record.clients)
 
 
-def test_each_clients_own_best_round_counts_beside_the_best_round_of_all():
-    running, rows = toys.experiment("local", rounds=4, lr=0.5), Rows()
+def test_the_summary_holds_the_mean_of_each_clients_best_round():
+    running, rows = small.experiment("local", rounds=4, lr=0.5), Rows()
     running.listeners.append(rows)
     summary = running.run()
     for name in ("test_accuracy_after_agg", "test_accuracy_after_local"):
@@ -275,9 +275,9 @@ def test_each_clients_own_best_round_counts_beside_the_best_round_of_all():
 @pytest.mark.parametrize(
     ("method", "derived"), [("fedavg", True), ("fedprox", True), ("per-fedavg", False), ("ditto", False)]
 )
-def test_the_global_accuracy_is_that_of_the_servers_model(method, derived):
-    """Also where it is put together from the clients' scores, as they hold that very model."""
-    with toys.ran(method, model=toys.with_batch_norm(), batch_norm="shared", tests=5) as running:
+def test_the_global_accuracy_equals_the_accuracy_of_the_servers_model(method, derived):
+    """Also if it is computed from the scores of clients that hold the server's model."""
+    with small.trained(method, model=small.with_batch_norm(), batch_norm="shared", tests=5) as running:
         run = running.round
         assert run.clients_predict_as_server == derived
         tested = run.executor.workers[0].test_global(run.state.server, TestSettings(seed=0, round=2))
@@ -285,8 +285,8 @@ def test_the_global_accuracy_is_that_of_the_servers_model(method, derived):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcp"])
-def test_the_servers_model_is_not_tested_where_nobody_wants_to_know(method):
-    with toys.ran(method, eval_global=False, tests=11) as running:
+def test_the_servers_model_is_not_tested_without_eval_global(method):
+    with small.trained(method, eval_global=False, tests=11) as running:
         assert all(record["test_accuracy_global"] is None for record in running.records)
         assert all(record["test_accuracy_after_agg"] is not None for record in running.records)
 
@@ -298,9 +298,9 @@ def slow_metric(*_):
 
 @pytest.mark.parametrize("executor", ["sequential", "threads"])
 def test_tests_after_local_training_are_not_counted_as_training(executor):
-    """Five clients spend at least 0.1 s in the metric, together."""
+    """Five clients together spend at least 0.1 s in the metric."""
     metrics = "tests.engine.test_evaluation:slow_metric"
-    with toys.ran("fedavg", executor=executor, workers=2, metrics=metrics, rounds=3) as running:
+    with small.trained("fedavg", executor=executor, workers=2, metrics=metrics, rounds=3) as running:
         for record in running.records[1:]:  # the first round warms up
             seconds = record["seconds_by_part"]
             workers = len(running.round.executor.workers)
@@ -323,10 +323,10 @@ def test_seconds_of_workers_never_exceed_those_of_the_round():
 
 def test_requested_metrics_are_recorded_for_every_split_and_time():
     names = ("macro_f1", "per_class_accuracy")
-    with toys.ran("fedper", tests=5, validation=4, metrics=names, rounds=1) as running:
+    with small.trained("fedper", tests=5, validation=4, metrics=names, rounds=1) as running:
         record = running.records[0]
         for split in ("test", "validation"):
             for when in ("after_agg", "after_local"):
                 assert 0 <= record[f"{split}_macro_f1_{when}"] <= 1
-                assert len(record[f"{split}_per_class_accuracy_{when}"]) == toys.CLASSES
+                assert len(record[f"{split}_per_class_accuracy_{when}"]) == small.CLASSES
         assert "test_balanced_accuracy_after_agg" not in record

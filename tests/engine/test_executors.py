@@ -1,4 +1,4 @@
-"""The contract: whatever runs a method, every tensor and every number is the same."""
+"""Every executor computes the same tensors and records."""
 
 from functools import cache
 
@@ -7,7 +7,7 @@ import torch
 
 from pfl_fast import ops
 from pfl_fast.methods import METHODS
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -19,26 +19,26 @@ EXECUTORS = {
     "batched in twos": {"executor": "batched", "stack": 2},
     "two devices": {"executor": "batched", "device": "cpu,cpu"},
 }
-# Whatever makes clients differ in what they do, or steps in what they need.
+# Settings by which clients differ in their steps, or steps in their inputs.
 CASES = {
     "ragged": {},
     "partial": {"join_ratio": 0.6, "local_epochs": 2, "momentum": 0.9, "weight_decay": 0.01},
-    "batch norm": {"model": toys.with_batch_norm(), "join_ratio": 0.6},
-    "batch norm shared": {"model": toys.with_batch_norm(), "batch_norm": "shared", "momentum": 0.5},
-    "batch norm personal": {"model": toys.with_batch_norm(), "batch_norm": "personal"},
-    "dropout": {"model": toys.with_dropout(), "local_epochs": 2},
+    "batch norm": {"model": small.with_batch_norm(), "join_ratio": 0.6},
+    "batch norm shared": {"model": small.with_batch_norm(), "batch_norm": "shared", "momentum": 0.5},
+    "batch norm personal": {"model": small.with_batch_norm(), "batch_norm": "personal"},
+    "dropout": {"model": small.with_dropout(), "local_epochs": 2},
     "momentum kept": {"momentum": 0.9, "keep_momentum": True, "join_ratio": 0.6},
-    "clients lost": {"client_dropout": 0.5},
+    "client dropout": {"client_dropout": 0.5},
     "all train": {"train_all": True, "join_ratio": 0.4, "client_dropout": 0.5},
-    "sent to all": {"broadcast_to_all": True, "join_ratio": 0.4, "model": toys.with_batch_norm()},
+    "broadcast to all": {"broadcast_to_all": True, "join_ratio": 0.4, "model": small.with_batch_norm()},
     "random join": {"random_join": True, "join_ratio": 0.2, "eval_initial": True},
     "not shuffled": {"shuffle": False, "drop_last": True, "sizes": (11, 4, 7, 5, 9), "drop_last_test": True},
     "one client": {"sizes": (5,)},
-    "all alike": {"sizes": (4, 4, 4)},
+    "equal sizes": {"sizes": (4, 4, 4)},
     "small batches": {"sizes": (3, 1, 2), "batch_size": 8},
     "augmented": {
-        "dataset": toys.images(60),
-        "model": toys.convolutional(),
+        "dataset": small.images(60),
+        "model": small.convolutional(),
         "augment": "crop-flip",
         "sizes": (6, 3, 5),
     },
@@ -47,38 +47,38 @@ CASES = {
 }
 
 
-THOROUGH = ("ragged", "partial", "batch norm", "dropout")  # every executor; the others by those that differ most
+THOROUGH = ("ragged", "partial", "batch norm", "dropout")  # run with all executors; other cases with BRIEF
 BRIEF = ("threads", "batched in twos")
 
 
 def outcome(method, values):
-    with toys.ran(method, **values) as running:
-        return toys.state_of(running), toys.numbers_of(running)
+    with small.trained(method, **values) as running:
+        return small.state_of(running), small.untimed_records(running)
 
 
 @cache
 def in_sequence(method, case):
-    """What the plain loop comes to."""
+    """Results of the sequential executor."""
     return outcome(method, CASES[case])
 
 
 def assert_same(mine, theirs, dtype="float64", what=""):
-    assert toys.differences(mine[0], theirs[0], TOLERANCES[dtype]) == {}, what
-    toys.assert_same_records(mine[1], theirs[1], TOLERANCES[dtype])
+    assert small.differences(mine[0], theirs[0], TOLERANCES[dtype]) == {}, what
+    small.assert_same_records(mine[1], theirs[1], TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("method", METHODS)
-def test_every_executor_comes_to_the_same(method, case):
+def test_every_executor_has_the_same_results(method, case):
     for name in EXECUTORS if case in THOROUGH else BRIEF:
         assert_same(outcome(method, {**CASES[case], **EXECUTORS[name]}), in_sequence(method, case), what=name)
 
 
 @pytest.mark.parametrize("case", ["partial", "batch norm", "dropout", "augmented"])
 @pytest.mark.parametrize("method", METHODS)
-def test_native_and_reference_operators_come_to_the_same(method, case):
+def test_native_and_reference_operators_have_the_same_results(method, case):
     if not ops.uses_native():
-        pytest.skip("the native library is not there")
+        pytest.skip("the native library is not available")
     for executor in ({}, EXECUTORS["batched"]):
         got = outcome(method, {**CASES[case], **executor, "ops": "reference"})
         assert_same(got, in_sequence(method, case), what=str(executor))
@@ -86,7 +86,7 @@ def test_native_and_reference_operators_come_to_the_same(method, case):
 
 @pytest.mark.parametrize("case", ["partial", "batch norm"])
 @pytest.mark.parametrize("method", METHODS)
-def test_single_precision_too(method, case):
+def test_every_executor_has_the_same_results_in_single_precision(method, case):
     values = {**CASES[case], "dtype": "float32"}
     expected = outcome(method, values)
     assert {t.dtype for t in expected[0].values() if t.is_floating_point()} == {torch.float32}
@@ -95,12 +95,12 @@ def test_single_precision_too(method, case):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_training_changes_something_and_the_seed_matters(method):
+def test_results_depend_on_training_and_seed(method):
     """Without this the comparisons above would hold for an engine that does nothing."""
-    with toys.ran(method) as running:
-        trained = toys.state_of(running)
-    untrained = toys.experiment(method)
-    before = toys.state_of(untrained)
+    with small.trained(method) as running:
+        trained = small.state_of(running)
+    untrained = small.experiment(method)
+    before = small.state_of(untrained)
     untrained.close()
-    assert len(toys.differences(trained, before, 1e-6)) >= len(toys.RAGGED) * 4
-    assert toys.differences(trained, outcome(method, {"seed": 1})[0], 1e-6)
+    assert len(small.differences(trained, before, 1e-6)) >= len(small.RAGGED) * 4
+    assert small.differences(trained, outcome(method, {"seed": 1})[0], 1e-6)

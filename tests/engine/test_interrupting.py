@@ -1,4 +1,4 @@
-"""An interrupted round that is continued has the same result: no client trains twice, none is left out."""
+"""A continued round has the results of an uninterrupted one: every client trains exactly once."""
 
 import threading
 
@@ -10,7 +10,7 @@ from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.worker import Worker
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -26,16 +26,16 @@ VALUES = {"momentum": 0.9, "keep_momentum": True, "rounds": 1, "join_ratio": 0.8
 
 @pytest.fixture(scope="module")
 def expected():
-    with toys.ran("fedcp", **VALUES) as running:
-        return toys.state_of(running), toys.numbers_of(running)
+    with small.trained("fedcp", **VALUES) as running:
+        return small.state_of(running), small.untimed_records(running)
 
 
 def finish(running, expected):
-    """Continues the run."""
+    """Continues the run and compares its results."""
     running.round.executor.stop.clear()
     running.run()
-    assert toys.differences(toys.state_of(running), expected[0], 1e-9) == {}
-    toys.assert_same_records(toys.numbers_of(running), expected[1], 1e-9)
+    assert small.differences(small.state_of(running), expected[0], 1e-9) == {}
+    small.assert_same_records(small.untimed_records(running), expected[1], 1e-9)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -51,7 +51,7 @@ def test_stopped_between_steps(executor, asked, expected, monkeypatch):
             return super().is_set()
 
     monkeypatch.setattr(executors, "StopFlag", Countdown)
-    running = toys.experiment("fedcp", **VALUES, **EXECUTORS[executor])
+    running = small.experiment("fedcp", **VALUES, **EXECUTORS[executor])
     with pytest.raises(Interrupted):
         running.run()
     assert running.round.state.rounds_done == 0
@@ -61,7 +61,7 @@ def test_stopped_between_steps(executor, asked, expected, monkeypatch):
 
 def test_stopped_while_another_client_is_tested(expected, monkeypatch):
     """A client that has trained is stored and marked as trained, though the run is stopped during its test."""
-    running = toys.experiment("fedcp", **VALUES, **EXECUTORS["threads"])
+    running = small.experiment("fedcp", **VALUES, **EXECUTORS["threads"])
     stop, ended = running.round.executor.stop, threading.Event()
     test, on_idle = Worker.test, executors.Executor.on_idle_worker
 
@@ -88,8 +88,8 @@ def test_stopped_while_another_client_is_tested(expected, monkeypatch):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_an_error_at_one_client_keeps_the_others(executor, expected, monkeypatch):
-    running = toys.experiment("fedcp", **VALUES, **EXECUTORS[executor])
+def test_an_error_of_one_client_keeps_the_results_of_the_others(executor, expected, monkeypatch):
+    running = small.experiment("fedcp", **VALUES, **EXECUTORS[executor])
     upload = ClientWork._upload
 
     def one_fails(self, client, tensors):

@@ -1,4 +1,4 @@
-"""Weights stepped by the factors of their gradients, against autograd's gradients."""
+"""SGD steps by factored gradients, compared with autograd's gradients."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def client():
     return Client({"extractor": extractor, "head": nn.Linear(4, 3)}).double()
 
 
-def once(client, batch):
+def cross_entropy(client, batch):
     return F.cross_entropy(client.head(client.extractor(batch.x)), batch.y), {}
 
 
@@ -27,9 +27,9 @@ def head_twice(client, batch):
     return F.cross_entropy(client.head(h), batch.y) + client.head(h.detach() ** 2).square().mean(), {}
 
 
-def weights_too(client, batch):
-    """The head's weight is used by its layer and beside it."""
-    return once(client, batch)[0] + client.head.weight.square().sum(), {}
+def with_weight_penalty(client, batch):
+    """Uses the head's weight in its layer and in a penalty."""
+    return cross_entropy(client, batch)[0] + client.head.weight.square().sum(), {}
 
 
 def without_the_extractor(client, batch):
@@ -41,9 +41,9 @@ def batch():
     return Batch(torch.randn(7, 6).double(), torch.randint(3, (7,)), torch.tensor(0))
 
 
-@pytest.mark.parametrize("loss", [once, head_twice, weights_too, without_the_extractor])
+@pytest.mark.parametrize("loss", [cross_entropy, head_twice, with_weight_penalty, without_the_extractor])
 @pytest.mark.parametrize("trained", [("extractor", "head"), ("head",)])
-def test_a_step_by_factors_is_one_by_gradients(loss, trained):
+def test_a_step_by_factors_equals_a_step_by_dense_gradients(loss, trained):
     mine, theirs = client(), client()
     replace_linear(mine)
     layers = LinearGradients(mine)
@@ -72,35 +72,35 @@ def test_which_gradients_have_factors():
     mine = client()
     replace_linear(mine)
     layers, parameters = LinearGradients(mine), dict(mine.named_parameters())
-    _, factors = layers.gradients(layers.record(once, mine, batch())[0], parameters)
+    _, factors = layers.gradients(layers.record(cross_entropy, mine, batch())[0], parameters)
     assert set(factors) == {"extractor.0.weight", "extractor.2.weight", "head.weight"}
-    _, factors = layers.gradients(layers.record(weights_too, mine, batch())[0], parameters)
+    _, factors = layers.gradients(layers.record(with_weight_penalty, mine, batch())[0], parameters)
     assert set(factors) == {"extractor.0.weight", "extractor.2.weight"}
 
 
-def test_products_take_the_memory_of_the_last_ones_and_nothing_holds_the_graph():
+def test_products_reuse_memory_and_no_call_keeps_the_graph():
     mine = client()
     replace_linear(mine)
     layers, parameters = LinearGradients(mine), dict(mine.named_parameters())
-    places = []
+    addresses = []
     for _ in range(2):
-        _, factors = layers.gradients(layers.record(once, mine, batch())[0], parameters)
-        places.append(layers.product("head.weight", factors["head.weight"]).data_ptr())
-    assert places[0] == places[1]
+        _, factors = layers.gradients(layers.record(cross_entropy, mine, batch())[0], parameters)
+        addresses.append(layers.product("head.weight", factors["head.weight"]).data_ptr())
+    assert addresses[0] == addresses[1]
     assert layers.recorder.calls == []
     assert not layers.recorder.enabled
 
 
-def test_an_error_in_the_loss_ends_the_noting():
+def test_an_error_in_the_loss_ends_recording():
     mine = client()
     replace_linear(mine)
     layers = LinearGradients(mine)
     with pytest.raises(RuntimeError):
-        layers.record(once, mine, Batch(torch.randn(7, 5).double(), torch.zeros(7).long(), torch.tensor(0)))
+        layers.record(cross_entropy, mine, Batch(torch.randn(7, 5).double(), torch.zeros(7).long(), torch.tensor(0)))
     assert not layers.recorder.enabled
 
 
-def test_what_a_layer_saw_must_not_be_changed_before_its_gradient_is_taken():
+def test_changing_a_recorded_input_in_place_before_backward_is_an_error():
     def loss(client, batch):
         h = client.extractor(batch.x)
         out = client.head(h).sum()

@@ -1,4 +1,4 @@
-"""The memory of a run is estimated on the meta device; nothing is computed and nothing changes."""
+"""The memory estimate of a run uses the meta device and does not change the run."""
 
 import pytest
 import torch
@@ -10,14 +10,14 @@ from pfl_fast.engine.local.trainer import Trainer
 from pfl_fast.engine.memory import MetaClient, available, resident
 from pfl_fast.methods import METHODS
 from pfl_fast.models import Backbone
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 WIDE = 257
 
 
 def wide(width=WIDE):
-    """So many parameters that everything else is small beside them."""
-    return Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, width), nn.ReLU()), nn.Linear(width, toys.CLASSES), width)
+    """Model whose parameters take most of the memory."""
+    return Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, width), nn.ReLU()), nn.Linear(width, small.CLASSES), width)
 
 
 def meta_client(experiment):
@@ -25,7 +25,7 @@ def meta_client(experiment):
 
 
 def measured_bytes(experiment):
-    """The most memory that local training of the largest client really allocates, besides its tensors."""
+    """Peak memory that local training of the largest client allocates, without the client's tensors."""
     method, s = experiment.method, experiment.settings
     worker, client = experiment.round.executor.workers[0], int(experiment.data.train_sizes.argmax())
     settings, most = StepSettings(s.lr, s.momentum, s.weight_decay, s.seed, round=1), 0
@@ -39,10 +39,10 @@ def measured_bytes(experiment):
 
 
 MODELS = {
-    "plain": (toys.plain, None),
-    "batch norm": (toys.with_batch_norm, None),
-    "dropout": (toys.with_dropout, None),
-    "convolution": (toys.convolutional, (4, 4, 2)),
+    "plain": (small.plain, None),
+    "batch norm": (small.with_batch_norm, None),
+    "dropout": (small.with_dropout, None),
+    "convolution": (small.convolutional, (4, 4, 2)),
 }
 
 
@@ -50,29 +50,29 @@ MODELS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_the_estimate_of_a_step_is_within_a_factor_of_two(method, model):
     make, shape = MODELS[model]
-    dataset = toys.images(sum(toys.RAGGED) + 3 * len(toys.RAGGED), shape) if shape else None
-    experiment = toys.experiment(method, model=make(), dataset=dataset, dtype="float32")
+    dataset = small.images(sum(small.RAGGED) + 3 * len(small.RAGGED), shape) if shape else None
+    experiment = small.experiment(method, model=make(), dataset=dataset, dtype="float32")
     assert 0.5 <= meta_client(experiment).step_bytes() / measured_bytes(experiment) <= 2
     experiment.close()
 
 
 class ReadsValues(nn.Module):
-    """Cannot run on the meta device."""
+    """Module that cannot run on the meta device."""
 
     def forward(self, x):
         return x if x.sum().item() < 1e9 else -x
 
 
 def test_a_model_that_reads_values_is_counted_without_activations():
-    model = Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, 5), ReadsValues()), nn.Linear(5, toys.CLASSES), 5)
-    experiment = toys.experiment("fedavg", model=model)
+    model = Backbone(nn.Sequential(nn.Flatten(), nn.Linear(6, 5), ReadsValues()), nn.Linear(5, small.CLASSES), 5)
+    experiment = small.experiment("fedavg", model=model)
     assert meta_client(experiment).step_bytes() >= sum(p.nbytes for p in model.double().parameters())
     assert meta_client(experiment).test_bytes() > 0
     experiment.run()
 
 
-def test_nothing_is_computed(monkeypatch):
-    experiment = toys.experiment("fedcp")
+def test_the_estimate_reads_no_data(monkeypatch):
+    experiment = small.experiment("fedcp")
     counted = meta_client(experiment)
     monkeypatch.setattr(experiment.data, "batches", None)
     monkeypatch.setattr(torch.Tensor, "item", None)
@@ -80,7 +80,7 @@ def test_nothing_is_computed(monkeypatch):
 
 
 def system(root, meminfo, cgroup, **files):
-    """A folder with the files that tell about memory."""
+    """Creates the files in which Linux reports memory and its limits."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/meminfo").write_text(meminfo)
     (root / "proc/self/cgroup").write_text(cgroup)
@@ -130,7 +130,7 @@ def test_free_memory_respects_the_limits_of_the_container(tmp_path, cgroup, file
     assert available(system(tmp_path, MEMINFO, cgroup, **files)) == expected
 
 
-def test_free_memory_is_unknown_without_any_of_these_files(tmp_path):
+def test_free_memory_is_unknown_without_system_files(tmp_path):
     assert available(tmp_path) is None
 
 
@@ -145,7 +145,7 @@ def test_allocations_are_counted_while_they_live():
         again = new[3:]
         assert allocations.now == 400
         del new
-        assert allocations.now == 400, "a view of it is still there"
+        assert allocations.now == 400, "a view still exists"
         del again
         assert allocations.now == 0
         kept = torch.empty(0)
@@ -166,51 +166,53 @@ def test_gradients_and_saved_activations_are_counted():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_estimating_leaves_initial_values_and_results_unchanged(method):
-    values = {"model": toys.with_batch_norm(), "momentum": 0.5}
-    asked = toys.experiment(method, **values)
-    before = {name: value.clone() for name, value in asked.part_table.common.items()}
-    modules = {name: value.clone() for name, value in asked.part_table.client.state_dict().items()}
-    estimate = asked.memory()
-    assert asked.memory() is estimate
-    asked.run()
-    assert all(torch.equal(value, before[name]) for name, value in asked.part_table.common.items())
-    assert all(torch.equal(value, modules[name]) for name, value in asked.part_table.client.state_dict().items())
-    assert all(not value.any() for name, value in asked.part_table.common.items() if "momentum." in name)
+    values = {"model": small.with_batch_norm(), "momentum": 0.5}
+    estimated = small.experiment(method, **values)
+    before = {name: value.clone() for name, value in estimated.part_table.common.items()}
+    modules = {name: value.clone() for name, value in estimated.part_table.client.state_dict().items()}
+    estimate = estimated.memory()
+    assert estimated.memory() is estimate
+    estimated.run()
+    assert all(torch.equal(value, before[name]) for name, value in estimated.part_table.common.items())
+    assert all(torch.equal(value, modules[name]) for name, value in estimated.part_table.client.state_dict().items())
+    assert all(not value.any() for name, value in estimated.part_table.common.items() if "momentum." in name)
     assert estimate.total == sum(
         [estimate.program, estimate.samples, estimate.client_state, estimate.server, estimate.training]
     )
 
 
-@pytest.mark.parametrize(("momentum", "made"), [(0.0, False), (0.9, True)])
-def test_a_step_takes_gradients_once_and_those_of_linear_layers_only_for_momentum(momentum, made):
-    experiment = toys.experiment("fedavg", model=wide(), momentum=momentum, dtype="float32")
+@pytest.mark.parametrize(("momentum", "dense"), [(0.0, False), (0.9, True)])
+def test_a_step_holds_dense_gradients_of_linear_layers_only_with_momentum(momentum, dense):
+    experiment = small.experiment("fedavg", model=wide(), momentum=momentum, dtype="float32")
     parameters = [e.value for e in experiment.part_table.specs if e.parameter]
-    gradients = sum(p.nbytes for p in parameters if made or p.dim() != 2)
+    gradients = sum(p.nbytes for p in parameters if dense or p.dim() != 2)
     activations = experiment.settings.batch_size * WIDE * 4
     assert gradients + activations <= meta_client(experiment).step_bytes() <= gradients + 6 * activations
 
 
-def test_tests_grow_with_their_samples_up_to_a_batch():
-    taken = {tests: meta_client(toys.experiment("fedavg", model=wide(), tests=tests)).test_bytes() for tests in (4, 8)}
-    assert taken[8] == 2 * taken[4]
-    assert taken[4] >= 4 * WIDE * 8
+def test_the_memory_of_tests_grows_with_samples_up_to_a_batch():
+    needed = {
+        tests: meta_client(small.experiment("fedavg", model=wide(), tests=tests)).test_bytes() for tests in (4, 8)
+    }
+    assert needed[8] == 2 * needed[4]
+    assert needed[4] >= 4 * WIDE * 8
 
 
-def test_the_more_train_at_once_the_more_is_needed():
+def test_training_memory_grows_with_the_clients_that_train_at_once():
     def training(**values):
-        experiment = toys.experiment("fedpick", model=wide(), **values)
+        experiment = small.experiment("fedpick", model=wide(), **values)
         found = experiment.memory()
         experiment.close()
         return found.training
 
     one = training()
     assert training(executor="threads", workers=3) == 3 * one
-    assert training(executor="batched") == len(toys.RAGGED) * one
+    assert training(executor="batched") == len(small.RAGGED) * one
     assert training(executor="batched", stack=2) == 2 * one
 
 
-def test_workers_hold_no_initial_values_of_their_own():
-    experiment = toys.experiment("fedpick", model=wide(), executor="threads", workers=2)
+def test_workers_share_the_initial_values():
+    experiment = small.experiment("fedpick", model=wide(), executor="threads", workers=2)
     initial = {name: p.data_ptr() for name, p in experiment.part_table.client.named_parameters()}
     for worker in experiment.round.executor.workers:
         for runner in (worker.single, worker.runner):
@@ -222,13 +224,13 @@ def test_workers_hold_no_initial_values_of_their_own():
 
 
 def test_estimates_of_state_and_server():
-    experiment = toys.experiment("fedpick", model=wide(), momentum=0.5, dtype="float64", pfsm=False)
+    experiment = small.experiment("fedpick", model=wide(), momentum=0.5, dtype="float64", pfsm=False)
     estimate = experiment.memory()
     model = sum(p.nbytes for p in wide().double().parameters())
-    assert estimate.client_state == 0, "everybody receives everything"
-    assert estimate.server == 2 * model + len(toys.RAGGED) * model
-    assert toys.experiment("fedpick", model=wide(), state="disk").memory().client_state == 0
+    assert estimate.client_state == 0, "all clients receive all tensors"
+    assert estimate.server == 2 * model + len(small.RAGGED) * model
+    assert small.experiment("fedpick", model=wide(), state="disk").memory().client_state == 0
     selector = 2 * WIDE * (WIDE // 2) + WIDE + WIDE // 2
-    heads = 2 * (WIDE + 1) * toys.CLASSES
-    assert toys.experiment("fedpick", model=wide()).memory().client_state == len(toys.RAGGED) * 8 * (selector + heads)
+    heads = 2 * (WIDE + 1) * small.CLASSES
+    assert small.experiment("fedpick", model=wide()).memory().client_state == len(small.RAGGED) * 8 * (selector + heads)
     assert 0 < estimate.program <= 2 * resident()

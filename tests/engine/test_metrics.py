@@ -30,7 +30,7 @@ def by_sklearn(probabilities, y):
 
 
 @given(st.integers(1, 40), st.integers(2, 7), st.integers(0, 1000), st.booleans())
-def test_auc_is_sklearns(count, classes, seed, ties):
+def test_auc_equals_scikit_learn(count, classes, seed, ties):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, classes, generator=generator, dtype=torch.float64)
     if ties:
@@ -54,7 +54,7 @@ def test_auc_when_all_samples_are_of_one_class():
     "probabilities",
     [torch.zeros(0, 3), torch.ones(4, 1), torch.tensor([[math.nan, 0.5]]), torch.tensor([[1.0, math.inf]])],
 )
-def test_auc_without_a_value(probabilities):
+def test_auc_is_none_where_it_is_undefined(probabilities):
     assert micro_auc(probabilities, torch.zeros(len(probabilities), dtype=torch.int64)) is None
 
 
@@ -72,7 +72,7 @@ def test_score_by_hand():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_sample_whose_logits_are_not_finite_is_wrong(value):
+def test_a_sample_with_nonfinite_logits_counts_as_wrong(value):
     logits = torch.tensor([[value, value, value], [0.0, 1.0, 0.0]])
     for label in range(3):
         got = measured(logits, torch.tensor([label, 1]), *METRICS)
@@ -125,7 +125,7 @@ HERE = "tests.engine.test_metrics"
 LOGITS, LABELS = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), torch.tensor([1, 2])
 
 
-def test_a_function_of_the_user():
+def test_a_metric_given_as_a_function():
     assert measured(LOGITS, LABELS, f"{HERE}:top_2").metrics["top_2"] == 0.5
 
 
@@ -133,12 +133,12 @@ def test_a_function_of_the_user():
     ("name", "message"), [("raises", "IndexError: no such class"), ("not_a_number", "nan"), ("text", "ValueError")]
 )
 def test_a_metric_that_fails_is_reported_once_and_missing(name, message):
-    said = []
-    metrics = find_metrics([f"{HERE}:{name}"], said.append)
+    messages = []
+    metrics = find_metrics([f"{HERE}:{name}"], messages.append)
     assert [score(LOGITS, LABELS, metrics).metrics[name] for _ in range(3)] == [None] * 3
-    assert len(said) == 1
-    assert name in said[0]
-    assert message in said[0]
+    assert len(messages) == 1
+    assert name in messages[0]
+    assert message in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_an_unusable_metric_is_refused(name, message):
         find_metrics([name])
 
 
-def test_both_reductions():
+def test_means_over_samples_and_over_clients():
     scores = [
         Score(10, 5, {"loss": 1.0, "auc": 0.5, "per_class": [1.0, None, None]}),
         Score(30, 30, {"loss": 2.0, "auc": None, "per_class": [0.0, 0.5, None]}),

@@ -1,4 +1,4 @@
-"""What happens to clients whose training comes to NaN."""
+"""Handling of clients whose training gives NaN or infinity."""
 
 import json
 import math
@@ -10,13 +10,14 @@ import torch
 
 from pfl_fast.engine.client_work import NotFinite
 from pfl_fast.engine.local.trainer import first_not_finite
+from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 SIZES = (6, 9, 5, 7)
-BAD = len(SIZES) - 1  # the last one: without it the others keep their numbers, and so their draws
+BAD = len(SIZES) - 1  # the last client: without it, the other clients keep their numbers and random draws
 EXECUTORS = {
     "sequential": {"executor": "sequential"},
     "threads": {"executor": "threads", "workers": 2},
@@ -25,14 +26,14 @@ EXECUTORS = {
 
 
 def large(count):
-    """Data that makes any step of a learning rate of 1e308 infinite."""
-    dataset = toys.features(count)
+    """Data for which any step with a learning rate of 1e308 gives infinity."""
+    dataset = small.features(count)
     return replace(dataset, x=dataset.x * 1000)
 
 
 def with_nan(at=0):
-    """Data of which the bad client's training sample number ``at`` is NaN."""
-    dataset = toys.features(sum(SIZES) + 3 * len(SIZES))
+    """Data in which training sample ``at`` of client ``BAD`` is NaN."""
+    dataset = small.features(sum(SIZES) + 3 * len(SIZES))
     x = dataset.x.copy()
     x[sum(SIZES[:BAD]) + at] = np.nan
     return replace(dataset, x=x)
@@ -41,7 +42,7 @@ def with_nan(at=0):
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_stop_names_round_client_and_step(executor):
     values = {"dataset": with_nan(at=5), "shuffle": False, **EXECUTORS[executor]}
-    running = toys.experiment("fedavg", SIZES, **values)
+    running = small.experiment("fedavg", SIZES, **values)
     with pytest.raises(NotFinite, match=r"round 1, client 3: the loss of step 2 is n.*--on-nan skip"):
         running.run()
     assert running.round.state.rounds_done == 0
@@ -49,9 +50,9 @@ def test_stop_names_round_client_and_step(executor):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_stop_names_parameters_that_left_the_numbers(executor):
-    """The last step's loss is fine, what it makes of the weights is not."""
-    running = toys.experiment("fedavg", (4, 4), dataset=large(14), lr=1e308, **EXECUTORS[executor])
+def test_stop_names_parameters_that_are_not_finite(executor):
+    """The loss of the last step is finite, the updated weights are not."""
+    running = small.experiment("fedavg", (4, 4), dataset=large(14), lr=1e308, **EXECUTORS[executor])
     with pytest.raises(NotFinite, match=r"round 1, client \d: .*(weight|bias) holds values .* after step 1"):
         running.run()
     running.close()
@@ -59,27 +60,27 @@ def test_stop_names_parameters_that_left_the_numbers(executor):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("method", METHODS)
-def test_skip_is_as_if_the_client_were_not_there(method, executor):
-    with toys.ran(method, sizes=SIZES, dataset=with_nan(), on_nan="skip", **EXECUTORS[executor]) as running:
-        mine, records = toys.state_of(running), toys.numbers_of(running)
-    partition = toys.partition_of(SIZES)
+def test_skip_equals_a_run_without_the_client(method, executor):
+    with small.trained(method, sizes=SIZES, dataset=with_nan(), on_nan="skip", **EXECUTORS[executor]) as running:
+        mine, records = small.state_of(running), small.untimed_records(running)
+    partition = small.partition_of(SIZES)
     others = replace(partition, **{s: getattr(partition, s)[:BAD] for s in ("train", "test", "validation")})
-    alone = toys.Experiment(
+    alone = Experiment(
         method,
         dataset=with_nan(),
-        model=toys.plain(),
+        model=small.plain(),
         partition=others,
-        **{**toys.FITS.get(method, {}), "rounds": 2, "batch_size": 4, "lr": 0.1, "dtype": "float64"},
+        **{**small.METHOD_SETTINGS.get(method, {}), "rounds": 2, "batch_size": 4, "lr": 0.1, "dtype": "float64"},
         executor="sequential",
     )
-    # Some divide by the number of all clients, and it is one of them.
+    # Some methods divide by the number of all clients, skipped ones included.
     alone.method.context = replace(alone.method.context, clients=len(SIZES))
     alone.run()
-    theirs = toys.state_of(alone)
-    # Tables over clients have a row and a column more.
+    theirs = small.state_of(alone)
+    # Tables over clients have one more row and column.
     mine = {name: mine[name][tuple(slice(n) for n in tensor.shape)] for name, tensor in theirs.items()}
-    assert toys.differences(mine, theirs, 1e-9) == {}
-    for record, expected in zip(records, toys.numbers_of(alone), strict=True):
+    assert small.differences(mine, theirs, 1e-9) == {}
+    for record, expected in zip(records, small.untimed_records(alone), strict=True):
         assert record["skipped"] == [BAD]
         for name in ("train_loss", "samples", "test_accuracy_after_local"):
             assert record[name] == pytest.approx(expected[name]), name
@@ -87,35 +88,35 @@ def test_skip_is_as_if_the_client_were_not_there(method, executor):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_skipped_client_keeps_what_was_its_own(method):
+def test_a_skipped_client_keeps_its_personal_tensors(method):
     values = {"sizes": SIZES, "dataset": with_nan(), "on_nan": "skip", "momentum": 0.5, "keep_momentum": True}
-    untrained = toys.experiment(method, **values)
+    untrained = small.experiment(method, **values)
     own = [entry.key for entry in untrained.part_table.stored if entry.receive_from is None]
     before = untrained.round.state.clients.row(BAD)
-    with toys.ran(method, **values) as running:
+    with small.trained(method, **values) as running:
         after = running.round.state.clients.row(BAD)
-        assert all(torch.isfinite(t).all() for t in toys.state_of(running).values())
-        assert toys.differences({n: after[n] for n in own}, {n: before[n] for n in own}, 0) == {}
+        assert all(torch.isfinite(t).all() for t in small.state_of(running).values())
+        assert small.differences({n: after[n] for n in own}, {n: before[n] for n in own}, 0) == {}
     untrained.close()
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_if_all_are_skipped_the_server_stays(executor):
+def test_the_server_does_not_change_if_all_clients_are_skipped(executor):
     values = {"on_nan": "skip", "lr": 1e308, "dataset": large(49), **EXECUTORS[executor]}
-    with toys.ran("fedavg", **values) as running:
-        assert [r["skipped"] for r in running.records] == [list(range(len(toys.RAGGED)))] * 2
+    with small.trained("fedavg", **values) as running:
+        assert [r["skipped"] for r in running.records] == [list(range(len(small.RAGGED)))] * 2
         assert [r["train_loss"] for r in running.records] == [None, None]
-        assert toys.differences(running.round.state.server, running.part_table.new_server(), 0) == {}
+        assert small.differences(running.round.state.server, running.part_table.new_server(), 0) == {}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_report_goes_on_and_says_so(executor):
-    with toys.ran("local", sizes=SIZES, dataset=with_nan(), on_nan="report", **EXECUTORS[executor]) as running:
+def test_report_continues_and_lists_the_clients(executor):
+    with small.trained("local", sizes=SIZES, dataset=with_nan(), on_nan="report", **EXECUTORS[executor]) as running:
         assert [r["not_finite"] for r in running.records] == [[BAD]] * 2
         assert [r["skipped"] for r in running.records] == [[]] * 2
         assert [r["train_loss"] for r in running.records] == [None] * 2
         assert json.dumps(running.records, allow_nan=False)
-        state = toys.state_of(running)
+        state = small.state_of(running)
         assert torch.isnan(state[f"client {BAD} head.weight"]).all()
         assert torch.isfinite(state["client 0 head.weight"]).all()
 

@@ -7,7 +7,7 @@ from pfl_fast.errors import ConfigError
 from pfl_fast.experiment import Experiment
 from pfl_fast.methods import METHODS
 from pfl_fast.options import convert, describe, option
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Example:
         ({"widths": [4]}, (4.0,)),
     ],
 )
-def test_values_become_what_the_field_is(given, expected):
+def test_values_are_converted_to_the_type_of_the_field(given, expected):
     errors = []
     got = convert(Example, given, errors)
     (value,) = got.values()
@@ -73,13 +73,13 @@ def test_values_become_what_the_field_is(given, expected):
         ({"zzz": 1}, "no option 'zzz'; known options: count, rate, flag, kind, size, widths"),
     ],
 )
-def test_what_cannot_be_is_said(given, error):
+def test_invalid_values_are_reported(given, error):
     errors = []
     assert convert(Example, given, errors) == {}
     assert errors == [error]
 
 
-def test_the_source_comes_first_and_good_values_remain():
+def test_errors_start_with_the_source_and_valid_values_remain():
     errors = []
     assert convert(Example, {"count": 0, "rate": 1, "x": 2}, errors, "run.toml: ") == {"rate": 1.0}
     assert len(errors) == 2
@@ -93,7 +93,7 @@ def test_descriptions():
     assert (rows["size"].type, rows["widths"].type) == ("int | None", "tuple[float, ...]")
 
 
-def test_all_errors_come_at_once():
+def test_all_errors_are_reported_at_once():
     with pytest.raises(ConfigError) as caught:
         resolve(METHODS["fedcp"], {"lam": -1, "rounds": 0, "cpn_nrom": "ln", "lr": "x"}, preset="papper")
     lines = str(caught.value).splitlines()
@@ -103,8 +103,8 @@ def test_all_errors_come_at_once():
         assert any(expected in line for line in lines), expected
 
 
-def test_each_layer_lies_over_the_one_before():
-    """Defaults, the paper's values for the model, the preset, the user."""
+def test_later_sources_of_settings_override_earlier_ones():
+    """In order: defaults, the paper's values for the model, the preset, the user's values."""
     kind = METHODS["fedcp"]
     assert resolve(kind, {}, "resnet18").settings.lr == 0.1
     assert resolve(kind, {}, "resnet18").options.lam == 1
@@ -114,34 +114,34 @@ def test_each_layer_lies_over_the_one_before():
     assert resolve(kind, {"shuffle": True}, preset="official").settings.shuffle is True
 
 
-def test_unknown_methods_are_guessed():
+def test_unknown_methods_are_refused_with_a_suggestion():
     with pytest.raises(ConfigError, match=r"no method 'fedcpp'; did you mean 'fedcp'\?"):
         find_method("fedcpp")
     with pytest.raises(ConfigError, match=f"no method 'zzz'; there is {', '.join(METHODS)}"):
         find_method("zzz")
 
 
-def test_options_of_another_method_are_unknown():
+def test_options_of_another_method_are_refused():
     with pytest.raises(ConfigError, match="no option 'lam'"):
-        toys.experiment("fedavg", lam=1)
+        small.experiment("fedavg", lam=1)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu,", "cuda:99", ""])
-def test_devices_that_are_not_there(device):
-    running = toys.experiment("fedavg", device=device)
+def test_unavailable_devices_are_refused(device):
+    running = small.experiment("fedavg", device=device)
     with pytest.raises(ConfigError, match="device: "):
         running.run()
 
 
-def test_bandwidths_must_be_there_and_positive():
+def test_bandwidths_must_be_given_and_positive():
     for bandwidths in ([], [0], [10, -1]):
         with pytest.raises(ConfigError, match="bandwidths must be one or more positive"):
-            toys.experiment("fedcp", bandwidths=bandwidths)
+            small.experiment("fedcp", bandwidths=bandwidths)
 
 
-def test_clients_that_are_not_there():
-    with toys.ran("fedavg", rounds=1) as running:
+def test_client_numbers_out_of_range_are_refused():
+    with small.trained("fedavg", rounds=1) as running:
         assert isinstance(running, Experiment)
-        for number in (-1, len(toys.RAGGED)):
+        for number in (-1, len(small.RAGGED)):
             with pytest.raises(ValueError, match="client must be from 0 to 4"):
                 running.client(number)

@@ -1,20 +1,20 @@
-"""What users' own models may bring along."""
+"""Models given by the user: frozen parameters and BatchNorm."""
 
 import pytest
 import torch
 from torch import nn
 
 from pfl_fast.errors import ConfigError
-from tests.engine.runs import everything, objects, small
+from tests.engine import small_experiments as small
 
 
 def with_model(change, **settings):
-    own = objects(norm=True)
+    own = small.image_inputs(norm=True)
     change(own["model"])
-    return small(norm=True, **{**own, **settings})
+    return small.image_experiment(norm=True, **{**own, **settings})
 
 
-def test_frozen_parameters_stay():
+def test_frozen_parameters_do_not_change():
     def freeze(model):
         model[1].weight.requires_grad_(False)
 
@@ -22,9 +22,9 @@ def test_frozen_parameters_stay():
     before = experiment.round.state.server["extractor.1.weight"].clone()
     bias = experiment.round.state.server["extractor.1.bias"].clone()
     experiment.run()
-    state = everything(experiment)
-    assert torch.allclose(state["server/extractor.1.weight"], before, atol=1e-7), "averaged, but not trained"
-    assert not torch.equal(state["server/extractor.1.bias"], bias)
+    state = small.state_of(experiment)
+    assert torch.allclose(state["server extractor.1.weight"], before, atol=1e-7), "averaged, but not trained"
+    assert not torch.equal(state["server extractor.1.bias"], bias)
 
 
 def test_cumulative_batch_norm_is_refused_in_a_stack():
@@ -38,4 +38,4 @@ def test_cumulative_batch_norm_is_refused_in_a_stack():
 
 def test_batch_norm_needs_two_samples():
     with pytest.raises(ConfigError, match="batch_size: BatchNorm cannot train on single samples"):
-        small(norm=True, batch_size=1)
+        small.image_experiment(norm=True, batch_size=1)

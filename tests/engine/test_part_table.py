@@ -6,15 +6,15 @@ from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import client_buffer, frozen, personal, shared
 from pfl_fast.models import batch_norm_tensors
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 STATISTICS = {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
 AFFINE = {"2.weight", "2.bias"}
 REST = {"1.weight", "1.bias"}
 
 
-def layout_of(batch_norm="shared", everyone_receives=False, recipients="selected", **options):
-    model = toys.with_batch_norm()
+def part_table_of(batch_norm="shared", everyone_receives=False, recipients="selected", **options):
+    model = small.with_batch_norm()
     parts = {
         "extractor": shared(model.extractor, "extractor", recipients),
         "copy": frozen(model.extractor, "extractor"),
@@ -36,15 +36,15 @@ def names(specs, part):
         ("personal", REST),
     ],
 )
-def test_what_of_batch_norm_is_exchanged(policy, exchanged):
-    part_table = layout_of(policy)
+def test_which_tensors_of_batch_norm_are_exchanged(policy, exchanged):
+    part_table = part_table_of(policy)
     assert names(part_table.uploaded, "extractor") == exchanged
     assert names(part_table.received, "extractor") == names(part_table.received, "copy") == exchanged
     assert part_table.server_has_statistics == (policy == "shared")
 
 
-def test_who_sends_and_who_receives():
-    part_table = layout_of()
+def test_which_parts_are_uploaded_and_received():
+    part_table = part_table_of()
     assert {e.part for e in part_table.uploaded} == {"extractor"}
     assert {e.part for e in part_table.received} == {"extractor", "copy"}
     assert {e.receive_from for e in part_table.received} == {e.upload_to for e in part_table.uploaded}
@@ -59,31 +59,31 @@ def test_who_sends_and_who_receives():
         ({"everyone_receives": True}, {"head", "fixed"}),
     ],
 )
-def test_what_is_stored(options, stored):
-    part_table = layout_of(**options)
+def test_which_parts_are_stored(options, stored):
+    part_table = part_table_of(**options)
     assert {e.part for e in part_table.stored} == stored
     assert part_table.bytes_per_client() == sum(e.value.nbytes for e in part_table.specs if e.part in stored)
 
 
-def test_what_stays_local_is_stored_even_if_all_receive():
-    part_table = layout_of("personal", everyone_receives=True)
+def test_local_tensors_are_stored_even_if_all_clients_receive():
+    part_table = part_table_of("personal", everyone_receives=True)
     assert names(part_table.stored, "extractor") == names(part_table.stored, "copy") == AFFINE | STATISTICS
 
 
-def test_momentum_for_every_trained_parameter_and_no_other():
-    part_table = layout_of(momentum="kept")
+def test_only_trained_parameters_have_momentum():
+    part_table = part_table_of(momentum="kept")
     found = {e.key for e in part_table.specs if e.part == "momentum"}
     trained = {f"extractor.{name}" for name in REST | AFFINE} | {"head.weight", "head.bias"}
     assert found == {f"momentum.{name}" for name in trained}
     assert all((part_table.common[name] == 0).all() for name in found)
     assert found <= {e.key for e in part_table.stored}
-    fresh = layout_of(momentum="round")
+    fresh = part_table_of(momentum="round")
     assert not found & {e.key for e in fresh.stored}
-    assert not any(e.part == "momentum" for e in layout_of().specs)
+    assert not any(e.part == "momentum" for e in part_table_of().specs)
 
 
-def test_parameters_and_buffers_are_told_apart_and_converted():
-    part_table = layout_of(dtype=torch.float64)
+def test_parameters_and_buffers_are_distinguished_and_converted():
+    part_table = part_table_of(dtype=torch.float64)
     by_key = {e.key: e for e in part_table.specs}
     assert by_key["extractor.2.weight"].parameter
     assert not by_key["extractor.2.running_mean"].parameter
@@ -91,18 +91,18 @@ def test_parameters_and_buffers_are_told_apart_and_converted():
     assert by_key["extractor.2.num_batches_tracked"].value.dtype == torch.int64
 
 
-def test_a_table_of_its_own():
-    """Neither the model that was given nor two clients share memory."""
-    model = toys.plain()
+def test_clients_share_no_memory():
+    """The given model, the table and new clients each have their own memory."""
+    model = small.plain()
     part_table = PartTable({"head": personal(model.head)}, "shared", False)
     one, other = part_table.new_client(torch.device("cpu")), part_table.new_client(torch.device("cpu"))
     addresses = {m.weight.data_ptr() for m in (model.head, part_table.client.head, one.head, other.head)}
     assert len(addresses) == 4
-    assert part_table.common["head.weight"].data_ptr() == part_table.client.head.weight.data_ptr(), "kept once"
+    assert part_table.common["head.weight"].data_ptr() == part_table.client.head.weight.data_ptr(), "stored once"
 
 
 def test_one_parameter_under_two_names_is_refused():
-    """Each name is a tensor of its own here: they would part silently."""
+    """Every name is stored as its own tensor, so tied parameters would silently diverge."""
     tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     tied[1].weight = tied[0].weight
     with pytest.raises(ConfigError, match=r"extractor\.1\.weight is another parameter under a second name"):

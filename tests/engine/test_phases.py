@@ -1,17 +1,17 @@
-"""The words for methods that need more than one plain phase: the same under every executor, and as they say."""
+"""Options of phases and parts: same results with every executor, and as documented."""
 
 import pytest
 import torch
 from torch import nn
 
 from pfl_fast.methods.base import Method, Phase, personal, shared
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
 class Example(Method):
-    """Shared extractor, personal head; a subclass says how they are trained."""
+    """Shared extractor and personal head; subclasses define the phases."""
 
     title, paper, summary = "Example", "", ""
 
@@ -20,14 +20,14 @@ class Example(Method):
 
 
 class Adam(Example):
-    """The head by Adam, the extractor by SGD."""
+    """Trains the head by Adam, the extractor by SGD."""
 
     def phases(self, _round):
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, adam={"head": 0.05})]
 
 
-class AdamInTurns(Example):
-    """By turns, the head's by Adam."""
+class AlternatingAdam(Example):
+    """Alternates steps of the extractor by SGD and steps of the head by Adam."""
 
     def phases(self, _round):
         rotation = (("extractor",), ("head",))
@@ -37,7 +37,7 @@ class AdamInTurns(Example):
 
 
 class TwoPhases(Example):
-    """First the head, then the extractor by Adam."""
+    """Trains the head, then the extractor by Adam."""
 
     def phases(self, round):
         return [
@@ -47,7 +47,7 @@ class TwoPhases(Example):
 
 
 class Hooks(Example):
-    """Gradients halved, some parameters held by a draw, values clipped after steps, and rounded after the phase."""
+    """Halves gradients, freezes parameters at random, clips values after steps and rounds them after the phase."""
 
     def phases(self, _round):
         return [
@@ -63,22 +63,22 @@ class Hooks(Example):
         ]
 
 
-class Finale(Example):
-    """A fine-tune of everything at the end."""
+class WithFinalRound(Example):
+    """Fine-tunes all parameters in a final round."""
 
     def final_phases(self):
         return [Phase(("extractor", "head"), self.loss, 2)]
 
 
-class Keeps(Example):
-    """Uploads the bias, but keeps its own."""
+class UploadOnly(Example):
+    """Uploads the bias of the extractor, but does not receive it."""
 
     def parts(self, backbone):
         extractor = shared(backbone.extractor, "extractor", upload_only=["1.bias"])
         return {"extractor": extractor, "head": personal(backbone.head)}
 
 
-METHODS = [Adam, AdamInTurns, TwoPhases, Hooks, Finale, Keeps]
+METHODS = [Adam, AlternatingAdam, TwoPhases, Hooks, WithFinalRound, UploadOnly]
 CASES = {
     "plain": {},
     "two epochs, some clients, momentum": {
@@ -93,22 +93,22 @@ EXECUTORS = [{"executor": "threads", "workers": 2}, {"executor": "batched"}, {"e
 
 
 def outcome(method, values):
-    with toys.ran(method, **values) as running:
-        return toys.state_of(running), toys.numbers_of(running)
+    with small.trained(method, **values) as running:
+        return small.state_of(running), small.untimed_records(running)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("method", METHODS)
-def test_every_executor_comes_to_the_same(method, case):
+def test_every_executor_has_the_same_results(method, case):
     expected = outcome(method, CASES[case])
     for executor in EXECUTORS:
         got = outcome(method, {**CASES[case], **executor})
-        assert toys.differences(got[0], expected[0], 1e-9) == {}, executor
-        toys.assert_same_records(got[1], expected[1], 1e-9)
+        assert small.differences(got[0], expected[0], 1e-9) == {}, executor
+        small.assert_same_records(got[1], expected[1], 1e-9)
 
 
 def by_torch(running, client, steps, epochs):
-    """One round of one client by torch's optimizers; ``steps(epoch, batch)`` says which of them step."""
+    """Trains one client for one round; ``steps(epoch, batch)`` names the torch optimizers that step."""
     model = running.part_table.new_client(torch.device("cpu")).train()
     optimizers = {
         "extractor": torch.optim.SGD(model.extractor.parameters(), 0.1),
@@ -129,32 +129,32 @@ def by_torch(running, client, steps, epochs):
     ("method", "steps", "epochs"),
     [
         (Adam, lambda _epoch, _batch: ["extractor", "head by adam"], 2),
-        (AdamInTurns, lambda _epoch, batch: ["head by adam"] if batch % 2 else ["extractor"], 2),
+        (AlternatingAdam, lambda _epoch, batch: ["head by adam"] if batch % 2 else ["extractor"], 2),
         (TwoPhases, lambda epoch, _batch: ["extractor by adam"] if epoch == 2 else ["head"], 3),
     ],
 )
-def test_as_torchs_optimizers_have_it(method, steps, epochs):
-    running = toys.experiment(method, local_epochs=2, rounds=1)
+def test_steps_equal_those_of_torchs_optimizers(method, steps, epochs):
+    running = small.experiment(method, local_epochs=2, rounds=1)
     run = running.round
     for client in range(5):
         expected = by_torch(running, client, steps, epochs)
         view = run.state.clients.view(client, run.state.server)
-        trained = toys.train_locally(running, client, view)
+        trained = small.train_locally(running, client, view)
         mine = {name: trained[name].clone() for name in expected}
-        assert toys.differences(mine, expected, 1e-9) == {}
+        assert small.differences(mine, expected, 1e-9) == {}
     running.close()
 
 
-def test_parameters_that_may_not_move_do_not():
-    class Held(Example):
+def test_masked_parameters_and_their_momentum_do_not_change():
+    class Masked(Example):
         def phases(self, _round):
-            still = torch.tensor(False)
-            update_mask = lambda _client, _seed: {"head.weight": still}  # noqa: E731
+            frozen = torch.tensor(False)
+            update_mask = lambda _client, _seed: {"head.weight": frozen}  # noqa: E731
             return [Phase(("extractor", "head"), self.loss, 1, update_mask=update_mask)]
 
     values = {"momentum": 0.9, "weight_decay": 0.1, "keep_momentum": True}
-    with toys.ran(Held, **values) as running:
-        state = toys.state_of(running)
+    with small.trained(Masked, **values) as running:
+        state = small.state_of(running)
         common = running.part_table.common
         for client in range(5):
             assert torch.equal(state[f"client {client} head.weight"], common["head.weight"])
@@ -163,29 +163,29 @@ def test_parameters_that_may_not_move_do_not():
 
 
 @pytest.mark.parametrize("values", [{}, {"join_ratio": 0.6}, {"join_ratio": 0.4, "broadcast_to_all": True}])
-def test_a_finale_is_one_more_round_in_which_all_train_and_nothing_is_averaged(values):
-    with toys.ran(Example, **values) as running:
-        plain = toys.state_of(running)
-    with toys.ran(Finale, tests=11, **values) as running:
-        state, last = toys.state_of(running), running.records[-1]
+def test_in_the_final_round_all_clients_train_and_nothing_is_averaged(values):
+    with small.trained(Example, **values) as running:
+        plain = small.state_of(running)
+    with small.trained(WithFinalRound, tests=11, **values) as running:
+        state, last = small.state_of(running), running.records[-1]
         assert [r["round"] for r in running.records] == [1, 2, 3]
         assert last["clients_trained"] == 5
-        assert (last["uploaded_values"], last["samples"]) == (0, 2 * sum(toys.RAGGED))
+        assert (last["uploaded_values"], last["samples"]) == (0, 2 * sum(small.RAGGED))
         assert last["test_accuracy_after_agg"] is None
         correct = 0
         for client in range(5):
             assert not torch.equal(state[f"client {client} head.weight"], plain[f"client {client} head.weight"])
             x, y = running.data.take(running.data.indices("test", client))
             correct += int((running.client(client)(x).argmax(1) == y).sum())
-        assert last["test_accuracy_after_local"] == pytest.approx(correct / (5 * 11)), "the models are those tested"
+        assert last["test_accuracy_after_local"] == pytest.approx(correct / (5 * 11)), "the stored models were tested"
         assert not torch.equal(state["client 0 extractor.1.weight"], state["client 1 extractor.1.weight"])
 
 
-def test_what_a_part_keeps_is_averaged_and_stays():
-    with toys.ran(Keeps) as running:
-        state = toys.state_of(running)
+def test_upload_only_tensors_are_averaged_but_not_received():
+    with small.trained(UploadOnly) as running:
+        state = small.state_of(running)
         biases = [state[f"client {client} extractor.1.bias"] for client in range(5)]
-        sizes = torch.tensor(toys.RAGGED, dtype=torch.float64)
+        sizes = torch.tensor(small.RAGGED, dtype=torch.float64)
         mean = (torch.stack(biases) * (sizes / sizes.sum())[:, None]).sum(0)
         assert torch.allclose(state["server extractor.1.bias"], mean)
         assert len({tuple(bias.tolist()) for bias in biases}) == 5

@@ -1,4 +1,4 @@
-"""Stopped at any moment, by whatever means, a run goes on to the same end, to the bit."""
+"""A run stopped at any moment and resumed has the results of an uninterrupted run, to the bit."""
 
 import json
 import os
@@ -16,14 +16,13 @@ from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS
-from tests.engine import toys
-from tests.engine.runs import everything, numbers, resumed, small
+from tests.engine import small_experiments as small
 
 SETTINGS = {"join_ratio": 0.7, "momentum": 0.5, "keep_momentum": True, "policy": "gumbel", "gumbel_at_eval": True}
 
 
 class StopAfter(Listener):
-    """Asks the run to stop after so many clients have trained."""
+    """Stops the run after ``clients`` clients have trained."""
 
     def __init__(self, experiment, clients):
         self.experiment, self.left = experiment, clients
@@ -40,7 +39,7 @@ def same(a, b):
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    experiment = small(norm=True, **SETTINGS)
+    experiment = small.image_experiment(norm=True, **SETTINGS)
     experiment.run()
     yield experiment
     experiment.close()
@@ -48,11 +47,11 @@ def uninterrupted():
 
 @pytest.mark.parametrize("executor", ["sequential", "threads", "batched"])
 @pytest.mark.parametrize("clients", [1, 3, 4, 7, 12])
-def test_a_run_stopped_between_clients_goes_on_to_the_bit(tmp_path, executor, clients):
+def test_a_run_stopped_between_clients_resumes_to_the_bit(tmp_path, executor, clients):
     settings = {**SETTINGS, "executor": executor, "workers": 2, "stack": 2, "norm": True}
-    whole = small(**settings)
+    whole = small.image_experiment(**settings)
     whole.run()
-    stopped = small(out=tmp_path / "run", **settings)
+    stopped = small.image_experiment(out=tmp_path / "run", **settings)
     stopped.listeners.append(StopAfter(stopped, clients))
     try:
         stopped.run()
@@ -60,50 +59,50 @@ def test_a_run_stopped_between_clients_goes_on_to_the_bit(tmp_path, executor, cl
         assert stopped.round.state.rounds_done < 3
     else:
         assert clients == 12, "the last client ends the run"
-    again = resumed(tmp_path / "run", norm=True)
+    again = small.resume_image_experiment(tmp_path / "run", norm=True)
     again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)
+    assert same(small.state_of(again), small.state_of(whole))
+    assert small.untimed_records(again) == small.untimed_records(whole)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_goes_on_to_the_bit(tmp_path, method):
-    """Stopped in the second round, of those where only some clients take part."""
-    settings = {**toys.FITS.get(method, {}), "norm": True, "join_ratio": 0.7, "momentum": 0.5}
-    whole = small(method, **settings)
+def test_every_method_resumes_to_the_bit(tmp_path, method):
+    """Stops in the second round; in each round, only some clients train."""
+    settings = {**small.METHOD_SETTINGS.get(method, {}), "norm": True, "join_ratio": 0.7, "momentum": 0.5}
+    whole = small.image_experiment(method, **settings)
     whole.run()
-    stopped = small(method, out=tmp_path / "run", **settings)
+    stopped = small.image_experiment(method, out=tmp_path / "run", **settings)
     stopped.listeners.append(StopAfter(stopped, 7))
     with pytest.raises(Interrupted):
         stopped.run()
-    again = resumed(tmp_path / "run", norm=True)
+    again = small.resume_image_experiment(tmp_path / "run", norm=True)
     assert 0 < again.round.state.rounds_done < 3
     again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)
+    assert same(small.state_of(again), small.state_of(whole))
+    assert small.untimed_records(again) == small.untimed_records(whole)
     assert again.summary()["test_accuracy_after_local"] == whole.summary()["test_accuracy_after_local"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["per-fedavg", "fedala", "fedper"])
-def test_a_stop_while_clients_are_tested_waits_for_the_record(tmp_path, method):
-    """Some methods train before a test; the round is over by then, and would otherwise be missing from the results."""
-    whole = small(method)
+def test_a_stop_during_tests_still_records_the_round(tmp_path, method):
+    """Some methods train before a test. The round is complete by then, so it must be in the results."""
+    whole = small.image_experiment(method)
     whole.run()
-    stopped = small(method, out=tmp_path / "run")
+    stopped = small.image_experiment(method, out=tmp_path / "run")
     stopped.listeners.append(StopAfter(stopped, 6))  # the last client of the first round
     with pytest.raises(Interrupted):
         stopped.run()
     assert [record["round"] for record in stopped.records] == [1]
-    again = resumed(tmp_path / "run")
+    again = small.resume_image_experiment(tmp_path / "run")
     again.run()
-    assert same(everything(again), everything(whole))
-    assert numbers(again) == numbers(whole)
+    assert same(small.state_of(again), small.state_of(whole))
+    assert small.untimed_records(again) == small.untimed_records(whole)
 
 
-# Dies by its own hand, without a chance to clean up, at a moment that the argument names.
+# Kills its own process, without clean-up, at the moment given by the first argument.
 CHILD = """
 import os, signal, sys
 from pathlib import Path
@@ -111,14 +110,13 @@ from pfl_fast.engine.results import run_folder
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.methods import METHODS
-from tests.engine import toys
-from tests.engine.runs import small
+from tests.engine import small_experiments as small
 from tests.engine.test_resume import SETTINGS
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
-class Dies(Listener):
+class KillAfter(Listener):
     left = 7
     def client_done(self, *_):
         self.left -= 1
@@ -126,9 +124,9 @@ class Dies(Listener):
             die()
 
 where, folder = sys.argv[1:]
-experiment = small(out=folder, norm=True, checkpoint_seconds=0, **SETTINGS)
+experiment = small.image_experiment(out=folder, norm=True, checkpoint_seconds=0, **SETTINGS)
 if where == "training":
-    experiment.listeners.append(Dies())
+    experiment.listeners.append(KillAfter())
 if where == "half a file":
     def half(tensors, file):
         Path(file).write_bytes(b"cut short")
@@ -154,7 +152,7 @@ experiment.run()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["training", "half a file", "between the files", "before the checkpoint"])
-def test_a_killed_run_goes_on_to_the_bit(tmp_path, uninterrupted, where):
+def test_a_killed_run_resumes_to_the_bit(tmp_path, uninterrupted, where):
     child = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(CHILD), where, str(tmp_path / "run")],
         cwd=Path(__file__).parents[2],
@@ -163,21 +161,21 @@ def test_a_killed_run_goes_on_to_the_bit(tmp_path, uninterrupted, where):
         text=True,
     )
     assert child.returncode == -signal.SIGKILL, child.stderr
-    again = resumed(tmp_path / "run", norm=True)
-    assert again.round.state.rounds_done == 1, "the checkpoint of the first round is whole"
+    again = small.resume_image_experiment(tmp_path / "run", norm=True)
+    assert again.round.state.rounds_done == 1, "the checkpoint of the first round is complete"
     again.run()
-    assert same(everything(again), everything(uninterrupted))
-    assert numbers(again) == numbers(uninterrupted)
+    assert same(small.state_of(again), small.state_of(uninterrupted))
+    assert small.untimed_records(again) == small.untimed_records(uninterrupted)
 
 
 def finished(folder, **settings):
-    experiment = small(out=folder, checkpoint_seconds=0, **settings)
+    experiment = small.image_experiment(out=folder, checkpoint_seconds=0, **settings)
     experiment.run()
     return experiment
 
 
 @pytest.mark.parametrize("damage", ["cut", "edited", "missing", "json cut"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, damage):
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_used(tmp_path, damage):
     whole = finished(tmp_path / "run")
     newest = tmp_path / "run" / "checkpoint" / "round-000003.safetensors"
     content = newest.read_bytes()
@@ -190,21 +188,21 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, dama
     else:
         newest = newest.with_suffix(".json")
         newest.write_text(newest.read_text()[:40])
-    said = []
-    again = resumed(tmp_path / "run", report=said.append)
-    assert "round-000003" in said[0]
-    assert "before" in said[0]
+    messages = []
+    again = small.resume_image_experiment(tmp_path / "run", report=messages.append)
+    assert "round-000003" in messages[0]
+    assert "before" in messages[0]
     assert again.round.state.rounds_done == 2
     again.run()
-    assert same(everything(again), everything(whole))
+    assert same(small.state_of(again), small.state_of(whole))
 
 
-def test_no_good_checkpoint_is_an_error(tmp_path):
+def test_no_usable_checkpoint_is_an_error(tmp_path):
     finished(tmp_path / "run")
     for file in (tmp_path / "run" / "checkpoint").glob("*.safetensors"):
         file.write_bytes(b"")
     with pytest.raises(checkpoint.CheckpointError, match="no checkpoint can be used"):
-        resumed(tmp_path / "run")
+        small.resume_image_experiment(tmp_path / "run")
 
 
 def test_only_two_checkpoints_are_kept(tmp_path):
@@ -213,12 +211,12 @@ def test_only_two_checkpoints_are_kept(tmp_path):
     assert names == [f"round-00000{r}.{end}" for r in (3, 4) for end in ("json", "safetensors")]
 
 
-def test_science_cannot_be_changed_on_resume(tmp_path):
+def test_result_settings_cannot_be_changed_on_resume(tmp_path):
     finished(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"lr: was 0\.1, asked for 0\.2(.|\n)*lam: was 1\.0, asked for 2\.0"):
-        resumed(tmp_path / "run", lr=0.2, lam=2.0)
+        small.resume_image_experiment(tmp_path / "run", lr=0.2, lam=2.0)
     with pytest.raises(ConfigError, match="rounds"):
-        resumed(tmp_path / "run", rounds=2)
+        small.resume_image_experiment(tmp_path / "run", rounds=2)
 
 
 def test_an_edited_configuration_is_refused_with_the_difference(tmp_path):
@@ -226,16 +224,16 @@ def test_an_edited_configuration_is_refused_with_the_difference(tmp_path):
     file = tmp_path / "run" / "config.toml"
     file.write_text(file.read_text().replace("lr = 0.1", "lr = 0.3"))
     with pytest.raises(PflFastError, match=r"lr: was 0\.1, is 0\.3"):
-        resumed(tmp_path / "run")
+        small.resume_image_experiment(tmp_path / "run")
 
 
 def test_executor_may_change_and_rounds_may_be_added(tmp_path):
     finished(tmp_path / "run", dtype="float64")
-    longer = resumed(tmp_path / "run", rounds=5, executor="batched")
+    longer = small.resume_image_experiment(tmp_path / "run", rounds=5, executor="batched")
     longer.run()
-    whole = small(rounds=5, dtype="float64")
+    whole = small.image_experiment(rounds=5, dtype="float64")
     whole.run()
-    a, b = everything(longer), everything(whole)
+    a, b = small.state_of(longer), small.state_of(whole)
     assert all(torch.allclose(a[name], b[name], atol=1e-12) for name in a)
 
 
@@ -246,20 +244,20 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         file.unlink()
     for file in (tmp_path / "a" / "checkpoint").iterdir():
         file.rename(tmp_path / "b" / "checkpoint" / file.name)
-    said = []
+    messages = []
     with pytest.raises(PflFastError, match="no checkpoint can be used"):
-        resumed(tmp_path / "b", report=said.append)
-    assert "another model" in said[0]
+        small.resume_image_experiment(tmp_path / "b", report=messages.append)
+    assert "another model" in messages[0]
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     finished(tmp_path / "run")
     with pytest.raises(PflFastError, match="already holds a run"):
-        small(out=tmp_path / "run")
+        small.image_experiment(out=tmp_path / "run")
 
 
-def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
-    experiment = small(out=tmp_path / "run", checkpoint_seconds=0)
+def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
+    experiment = small.image_experiment(out=tmp_path / "run", checkpoint_seconds=0)
     real = checkpoint.save_file
 
     def full(tensors, file):
@@ -274,33 +272,33 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.undo()
     names = sorted(file.name for file in (tmp_path / "run" / "checkpoint").iterdir())
     assert names == ["round-000001.json", "round-000001.safetensors"]
-    again = resumed(tmp_path / "run")
+    again = small.resume_image_experiment(tmp_path / "run")
     again.run()
-    whole = small()
+    whole = small.image_experiment()
     whole.run()
-    assert same(everything(again), everything(whole))
+    assert same(small.state_of(again), small.state_of(whole))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_and_keeps_what_was_computed(tmp_path, number):
-    experiment = small(out=tmp_path / "run")
+def test_a_signal_ends_the_run_and_keeps_its_results(tmp_path, number):
+    experiment = small.image_experiment(out=tmp_path / "run")
 
-    class Sends(Listener):
+    class SendSignal(Listener):
         def client_done(self, round, done, *_):
             if (round, done) == (2, 4):
                 os.kill(os.getpid(), number)
 
-    experiment.listeners.append(Sends())
+    experiment.listeners.append(SendSignal())
     with pytest.raises(Interrupted) as caught:
         experiment.run()
     assert caught.value.signal == number
     assert len(experiment.round.state.unfinished.reports) == 4
-    again = resumed(tmp_path / "run")
+    again = small.resume_image_experiment(tmp_path / "run")
     assert len(again.round.state.unfinished.reports) == 4
     again.run()
-    whole = small()
+    whole = small.image_experiment()
     whole.run()
-    assert same(everything(again), everything(whole))
+    assert same(small.state_of(again), small.state_of(whole))
 
 
 def checkpoint_files(folder):
@@ -309,11 +307,11 @@ def checkpoint_files(folder):
 
 
 def restored(folder):
-    """Rounds and tensors after restoring, and the messages."""
-    said = []
-    experiment = small()
-    checkpoint.restore(experiment.state, folder / "checkpoint", said.append)
-    result = experiment.state.rounds_done, everything(experiment), said
+    """Restores the newest checkpoint; returns the rounds done, the tensors and the messages."""
+    messages = []
+    experiment = small.image_experiment()
+    checkpoint.restore(experiment.state, folder / "checkpoint", messages.append)
+    result = experiment.state.rounds_done, small.state_of(experiment), messages
     experiment.close()
     return result
 
@@ -326,41 +324,41 @@ def two_checkpoints(tmp_path_factory):
 
 
 @pytest.mark.parametrize("part", [0, 1], ids=["json", "tensors"])
-def test_any_damaged_byte_is_harmless_or_noticed(two_checkpoints, part):
-    """A changed byte either changes no content, such as white space, or the checkpoint before is used."""
+def test_any_damaged_byte_is_harmless_or_detected(two_checkpoints, part):
+    """A changed byte either changes no content (white space), or the previous checkpoint is used."""
     file = checkpoint_files(two_checkpoints)[part]
     content, (_, expected, _) = file.read_bytes(), restored(two_checkpoints)
-    state = small().state
+    state = small.image_experiment().state
     positions = sorted({*range(0, len(content), max(1, len(content) // 60)), *range(0, min(200, len(content)), 7)})
     try:
         for position in positions:
             for damaged in (bytes([content[position] ^ 1]), b"\xff", b"{", b""):
                 file.write_bytes(content[:position] + damaged + content[position + 1 :])
-                said = []
-                checkpoint.restore(state, two_checkpoints / "checkpoint", said.append)
-                if said:
+                messages = []
+                checkpoint.restore(state, two_checkpoints / "checkpoint", messages.append)
+                if messages:
                     assert state.rounds_done == 2
-                    assert file.stem in said[0]
+                    assert file.stem in messages[0]
                 else:
                     assert state.rounds_done == 3
-                    assert all(torch.equal(t, expected[f"server/{name}"]) for name, t in state.server.items())
+                    assert all(torch.equal(t, expected[f"server {name}"]) for name, t in state.server.items())
     finally:
         file.write_bytes(content)
 
 
-def mutations(value, path=()):
-    """Paths to every value inside JSON content, itself excluded."""
+def paths_in(value, path=()):
+    """Yields the paths of all values nested in JSON content."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, child in children:
         yield (*path, name)
-        yield from mutations(child, (*path, name))
+        yield from paths_in(child, (*path, name))
 
 
 @pytest.fixture(scope="module")
 def stopped_midway(tmp_path_factory):
-    """A run whose newest checkpoint holds reports and scores of a round under way."""
+    """Folder of a run whose newest checkpoint holds reports and scores of an unfinished round."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    experiment = small(out=folder, checkpoint_seconds=0)
+    experiment = small.image_experiment(out=folder, checkpoint_seconds=0)
     experiment.listeners.append(StopAfter(experiment, 9))
     with pytest.raises(Interrupted):
         experiment.run()
@@ -369,13 +367,13 @@ def stopped_midway(tmp_path_factory):
 
 
 @pytest.mark.parametrize("change", ["removed", "unknown", "null", "text", "list"])
-def test_any_changed_field_is_noticed(stopped_midway, change):
-    """Also where the digest is right, as if another version had written the file."""
+def test_any_changed_field_is_detected(stopped_midway, change):
+    """Also with a valid digest, as if another version had written the file."""
     file = stopped_midway / "checkpoint" / "round-000001-3.json"
     text = file.read_text()
-    state = small().state
+    state = small.image_experiment().state
     try:
-        for path in mutations(json.loads(text)):
+        for path in paths_in(json.loads(text)):
             for with_digest in (True, False):
                 meta = json.loads(text)
                 holder = meta
@@ -390,28 +388,28 @@ def test_any_changed_field_is_noticed(stopped_midway, change):
                 if with_digest:
                     meta["digest"] = checkpoint.digest(file.with_suffix(".safetensors"), meta)
                 file.write_text(json.dumps(meta))
-                said = []
-                checkpoint.restore(state, file.parent, said.append)  # raises CheckpointError at most
+                messages = []
+                checkpoint.restore(state, file.parent, messages.append)  # raises CheckpointError at most
                 if not with_digest:
-                    assert said or path == ("digest",) or meta == json.loads(text), path
+                    assert messages or path == ("digest",) or meta == json.loads(text), path
     finally:
         file.write_text(text)
 
 
-def test_an_unknown_field_falls_back_with_a_message(stopped_midway):
+def test_an_unknown_field_is_reported_and_the_previous_checkpoint_used(stopped_midway):
     file = stopped_midway / "checkpoint" / "round-000001-3.json"
     text = file.read_text()
     meta = json.loads(text)
     next(iter(meta["reports"].values()))["temperature"] = 1.0
     meta["digest"] = checkpoint.digest(file.with_suffix(".safetensors"), meta)
     file.write_text(json.dumps(meta))
-    said, state = [], small().state
+    messages, state = [], small.image_experiment().state
     try:
-        checkpoint.restore(state, file.parent, said.append)
+        checkpoint.restore(state, file.parent, messages.append)
     finally:
         file.write_text(text)
-    assert "round-000001-3.json: cannot be used (TypeError" in said[0]
-    assert "temperature" in said[0]
+    assert "round-000001-3.json: cannot be used (TypeError" in messages[0]
+    assert "temperature" in messages[0]
     assert (state.rounds_done, state.unfinished.reports) == (1, {})
 
 

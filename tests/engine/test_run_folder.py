@@ -1,4 +1,4 @@
-"""Files of a run's folder."""
+"""Files of a run folder."""
 
 import csv
 import json
@@ -10,8 +10,7 @@ import pytest
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.results.run_folder import client_names
-from tests.engine import toys
-from tests.engine.runs import resumed, small
+from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -23,7 +22,9 @@ def rows_of(folder):
 
 
 def test_no_column_is_lost_if_the_untrained_model_is_tested_first(tmp_path):
-    with toys.ran("fedcp", tests=5, out=tmp_path / "run", eval_initial=True, metrics="per_class_accuracy") as running:
+    with small.trained(
+        "fedcp", tests=5, out=tmp_path / "run", eval_initial=True, metrics="per_class_accuracy"
+    ) as running:
         rows = rows_of(tmp_path / "run")
     assert [(r["round"], r["client"]) for r in rows] == [(str(n), str(c)) for n in range(3) for c in range(5)]
     first, last = rows[0], rows[-1]
@@ -31,22 +32,22 @@ def test_no_column_is_lost_if_the_untrained_model_is_tested_first(tmp_path):
     assert float(last["train_loss"]) > 0
     for when in ("after_agg", "after_local"):
         assert 0 <= float(last[f"test_accuracy_{when}"]) <= 1
-        assert len(json.loads(last[f"test_per_class_accuracy_{when}"])) == toys.CLASSES
+        assert len(json.loads(last[f"test_per_class_accuracy_{when}"])) == small.CLASSES
     recorded = json.loads(last["recorded"])
     assert recorded
     assert recorded.keys() <= running.records[-1].keys()
 
 
 def test_means_over_clients_equal_the_record(tmp_path):
-    with toys.ran("local", tests=5, validation=2, out=tmp_path / "run", rounds=1) as running:
+    with small.trained("local", tests=5, validation=2, out=tmp_path / "run", rounds=1) as running:
         rows, record = rows_of(tmp_path / "run"), running.records[0]
     for name in ("test_accuracy_after_agg", "validation_loss_after_local", "test_auc_after_agg"):
         weights = [int(r[f"{name.split('_')[0]}_samples"]) for r in rows]
         assert np.average([float(r[name]) for r in rows], weights=weights) == pytest.approx(record[name])
 
 
-def test_the_file_is_only_ever_appended_to(tmp_path, monkeypatch):
-    running, modes = toys.experiment("fedcp", out=tmp_path / "run", rounds=3), []
+def test_clients_csv_is_only_appended_to(tmp_path, monkeypatch):
+    running, modes = small.experiment("fedcp", out=tmp_path / "run", rounds=3), []
     really_open = Path.open
 
     def opened(path, mode="r", *arguments, **options):
@@ -61,33 +62,33 @@ def test_the_file_is_only_ever_appended_to(tmp_path, monkeypatch):
 
 
 def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path):
-    small("fedcp", out=tmp_path / "whole").run()
-    stopped = small("fedcp", out=tmp_path / "run", checkpoint_seconds=1000)
+    small.image_experiment("fedcp", out=tmp_path / "whole").run()
+    stopped = small.image_experiment("fedcp", out=tmp_path / "run", checkpoint_seconds=1000)
     rounds = stopped.rounds()
     next(rounds)
     stopped.listeners[0].save(stopped)
-    next(rounds)  # its rows are in the file, but not in a checkpoint
+    next(rounds)  # rows of round 2 are in the file, but not in a checkpoint
     rounds.close()
     assert {r["round"] for r in rows_of(tmp_path / "run")} == {"1", "2"}
-    resumed(tmp_path / "run").run()
+    small.resume_image_experiment(tmp_path / "run").run()
     assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
-def test_a_run_stopped_in_the_first_round_goes_on_with_its_header(tmp_path):
-    stopped = small("fedcp", out=tmp_path / "run")
+def test_a_run_stopped_in_the_first_round_keeps_its_header(tmp_path):
+    stopped = small.image_experiment("fedcp", out=tmp_path / "run")
     stopped.listeners.append(StopAfter(stopped, 2))
     with pytest.raises(Interrupted):
         stopped.run()
-    resumed(tmp_path / "run").run()
+    small.resume_image_experiment(tmp_path / "run").run()
     assert [int(r["round"]) for r in rows_of(tmp_path / "run")] == [n for n in (1, 2, 3) for _ in range(6)]
 
 
-def with_domains(domain, lots):
+def with_domains(domain, train):
     y = np.zeros(len(domain), dtype=np.int64)
     x = np.zeros((len(y), 2), dtype=np.float32)
     domains = ("mnist", "usps", "svhn, cropped")
     data = Dataset("d", x, y, ("a",), np.zeros(len(y), dtype=bool), domain=np.array(domain), domains=domains)
-    return type("Data", (), {"dataset": data, "partition": type("P", (), {"train": tuple(map(np.array, lots))})})
+    return type("Data", (), {"dataset": data, "partition": type("P", (), {"train": tuple(map(np.array, train))})})
 
 
 def test_names_and_domains_of_clients():
@@ -97,4 +98,4 @@ def test_names_and_domains_of_clients():
 
 
 def test_names_without_domains():
-    assert client_names(toys.experiment("local").data)[1] == {"client_name": "client 1", "domain": ""}
+    assert client_names(small.experiment("local").data)[1] == {"client_name": "client 1", "domain": ""}

@@ -46,10 +46,12 @@ def test_no_frame_of_the_round_is_below_a_frame_of_client_work(executor, tmp_pat
                 wrong.add((frame.f_code.co_name, caller.f_code.co_name))
             caller = caller.f_back
 
-    words = ["train", "fedcp", "--dataset", "digits", "--rounds", "1", "--clients", "3", "--per-client", "20"]
+    arguments = ["train", "fedcp", "--dataset", "digits", "--rounds", "1", "--clients", "3", "--per-client", "20"]
     with profiled(check):
         result = CliRunner().invoke(
-            main, [*words, "--executor", executor, "--out", str(tmp_path / "run"), "--quiet"], catch_exceptions=False
+            main,
+            [*arguments, "--executor", executor, "--out", str(tmp_path / "run"), "--quiet"],
+            catch_exceptions=False,
         )
     assert result.exit_code == 0, result.output
     assert {("round.py", "run"), ("round.py", "test_clients"), ("client_work.py", "__call__")} <= seen

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from pfl_fast.data.federated import FederatedData
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.naive import Federation
 
 # Settings under which all methods are compared.
@@ -14,12 +14,12 @@ COMMON = {
     "plain": {},
     "momentum and decay": {"momentum": 0.9, "weight_decay": 0.05},
     "some clients, two epochs": {"join_ratio": 0.6, "local_epochs": 2},
-    "batch norm": {"model": toys.with_batch_norm(), "join_ratio": 0.6},
-    "batch norm shared": {"model": toys.with_batch_norm(), "batch_norm": "shared"},
-    "batch norm personal": {"model": toys.with_batch_norm(), "batch_norm": "personal", "momentum": 0.5},
+    "batch norm": {"model": small.with_batch_norm(), "join_ratio": 0.6},
+    "batch norm shared": {"model": small.with_batch_norm(), "batch_norm": "shared"},
+    "batch norm personal": {"model": small.with_batch_norm(), "batch_norm": "personal", "momentum": 0.5},
     "falling learning rate, lost clients": {"lr_decay": 0.5, "client_dropout": 0.4},
     "all train, some are averaged": {"train_all": True, "join_ratio": 0.4, "momentum": 0.5},
-    "sent to all": {"broadcast_to_all": True, "join_ratio": 0.4, "model": toys.with_batch_norm()},
+    "sent to all": {"broadcast_to_all": True, "join_ratio": 0.4, "model": small.with_batch_norm()},
 }
 # For methods with state that acts from the third round on.
 LONGER = {case: {"rounds": 3, **values} for case, values in COMMON.items()}
@@ -27,11 +27,11 @@ LONGER = {case: {"rounds": 3, **values} for case, values in COMMON.items()}
 
 def assert_equals_naive(method, values, federation=Federation):
     """Asserts that all tensors, losses and predictions are equal to 1e-6 in float64."""
-    untrained = toys.experiment(method, **values)
+    untrained = small.experiment(method, **values)
     assert isinstance(untrained.data, FederatedData)
     expected = federation(method, untrained).rounds()
-    with toys.ran(method, **values) as running:
-        mine, theirs = toys.state_of(running), expected.tensors()
+    with small.trained(method, **values) as running:
+        mine, theirs = small.state_of(running), expected.tensors()
         not_compared = (" momentum.", *(f" {name}" for name in expected.not_compared))
         own = {name for name in mine if not any(part in name for part in not_compared)}
         # With an ablation the package has fewer modules than the naive client, which does not use the others.
@@ -53,33 +53,33 @@ def assert_equals_naive(method, values, federation=Federation):
 
 def final(method, **values):
     """Returns all tensors after all rounds."""
-    with toys.ran(method, **values) as running:
-        return toys.state_of(running)
+    with small.trained(method, **values) as running:
+        return small.state_of(running)
 
 
 def before_the_final_round(method, **values):
     """Returns all tensors after the last round, before the final fine-tuning."""
-    running = toys.experiment(method, **values)
+    running = small.experiment(method, **values)
     try:
         for record in running.rounds():
             if record["round"] == running.settings.rounds:
-                return toys.state_of(running)
+                return small.state_of(running)
     finally:
         running.close()
 
 
 def initial(method, **values):
     """Returns all tensors before the first round."""
-    untrained = toys.experiment(method, **values)
+    untrained = small.experiment(method, **values)
     try:
-        return toys.state_of(untrained)
+        return small.state_of(untrained)
     finally:
         untrained.close()
 
 
 def predictions(method, **values):
     """Returns ``[clients, samples, classes]`` logits of every client's model on the test samples of all clients."""
-    with toys.ran(method, **values) as running:
+    with small.trained(method, **values) as running:
         x, _ = running.data.take(running.data.union("test"))
         return torch.stack([running.client(client)(x) for client in range(running.data.clients)]).detach()
 
@@ -116,4 +116,4 @@ def assert_same(mine, theirs, tolerance=0.0):
 
 def labelled(labels):
     """Returns features with these labels: of the training samples of all clients, then of their test samples."""
-    return replace(toys.features(len(labels)), y=np.array(labels, dtype=np.int64))
+    return replace(small.features(len(labels)), y=np.array(labels, dtype=np.int64))

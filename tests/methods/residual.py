@@ -5,7 +5,7 @@ from torch import nn
 
 from pfl_fast.models import Backbone
 from pfl_fast.randomness import torch_seed
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 WIDTH = 3
 
@@ -52,4 +52,4 @@ class Residual(nn.Module):
 def residual(inputs=6, blocks=2, squeeze=False):
     """Stem, four stages of ``blocks`` blocks, head."""
     with torch_seed(5):
-        return Backbone(Residual(inputs, blocks, squeeze), nn.Linear(WIDTH, toys.CLASSES), WIDTH)
+        return Backbone(Residual(inputs, blocks, squeeze), nn.Linear(WIDTH, small.CLASSES), WIDTH)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import (
     COMMON,
     assert_equals_naive,
@@ -21,7 +21,7 @@ CASES = {
     "mostly global": {"alpha": 0.1, "lr": 0.5},
     "alpha reaches 1": {"alpha": 0.9, "lr": 1.0, "rounds": 3},
     "compat=pfllib": {"compat": "pfllib", "local_epochs": 2, "momentum": 0.5, "weight_decay": 0.05},
-    "compat=pfllib, batch norm": {"compat": "pfllib", "model": toys.with_batch_norm(), "join_ratio": 0.6},
+    "compat=pfllib, batch norm": {"compat": "pfllib", "model": small.with_batch_norm(), "join_ratio": 0.6},
     "compat=pfllib, fixed alpha": {"compat": "pfllib", "adaptive": False, "alpha": 0.3},
 }
 

@@ -9,12 +9,12 @@ from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, PerSampleCache, Phase, RunContext
 from pfl_fast.methods.fedafk import FedAFK, FedAFKOptions, local_features
 from pfl_fast.methods.local import Local
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.engine.test_resume import same
 from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedafk import AFKFederation
 
-ALL_AT_ONCE = {"model": toys.with_batch_norm(), "local_epochs": 2, "momentum": 0.9, "join_ratio": 0.6}
+ALL_AT_ONCE = {"model": small.with_batch_norm(), "local_epochs": 2, "momentum": 0.9, "join_ratio": 0.6}
 SWITCHES = {
     "everything at once": ALL_AT_ONCE,
     "no mixing": {"afa": False, **ALL_AT_ONCE},
@@ -26,14 +26,14 @@ SWITCHES = {
     "all global": {"mu_init": 0},
     "all local": {"mu_init": 1},
     "two points": {"mu_grad": "two_point", **ALL_AT_ONCE},
-    "two points, phased": {"mu_grad": "two_point", "schedule": "phased", "model": toys.with_batch_norm()},
+    "two points, phased": {"mu_grad": "two_point", "schedule": "phased", "model": small.with_batch_norm()},
     "reused gradients": {"mu_grad": "reuse", **ALL_AT_ONCE},
     "the other direction": {"kl": "global_local"},
     "squared difference": {"kl": "none_softmax"},
     "phased": {"schedule": "phased", **ALL_AT_ONCE},
     "phased, no batch norm": {"schedule": "phased", "local_epochs": 2},
     "phased, no mixing": {"schedule": "phased", "afa": False, "local_epochs": 2},
-    "phased, no transfer": {"schedule": "phased", "kt": False, "model": toys.with_batch_norm()},
+    "phased, no transfer": {"schedule": "phased", "kt": False, "model": small.with_batch_norm()},
     "head once": {"head_phase": "per_round", "local_epochs": 3},
     "mu not clipped": {"mu_clip": False, "lr": 1.0},
     "own random heads": {"random_head": "per_client", "join_ratio": 0.6},
@@ -61,7 +61,7 @@ def test_mu_is_recorded():
 @pytest.fixture
 def client():
     """A client with two different extractors, its method and a batch."""
-    running = toys.experiment("fedafk", model=toys.with_batch_norm())
+    running = small.experiment("fedafk", model=small.with_batch_norm())
     client = deepcopy(running.part_table.client)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -155,27 +155,31 @@ class LocalInTwoPhases(Local):
         return torch.nn.functional.cross_entropy(client.head(batch.cached["f"]), batch.y), {}
 
 
-@pytest.mark.parametrize("model", [toys.plain(), toys.with_batch_norm(), toys.with_dropout()])
+@pytest.mark.parametrize("model", [small.plain(), small.with_batch_norm(), small.with_dropout()])
 @pytest.mark.parametrize("executor", ["sequential", "batched"])
 def test_without_mixing_and_transfer_every_client_trains_alone_to_the_bit(model, executor):
     values = {"model": model, "local_epochs": 2, "momentum": 0.9, "executor": executor}
     with (
-        toys.ran("fedafk", afa=False, kt=False, **values) as mine,
-        toys.ran(LocalInTwoPhases, **values) as theirs,
+        small.trained("fedafk", afa=False, kt=False, **values) as mine,
+        small.trained(LocalInTwoPhases, **values) as theirs,
     ):
-        assert same(toys.state_of(mine), toys.state_of(theirs))
+        assert same(small.state_of(mine), small.state_of(theirs))
         assert mine.records[-1]["uploaded_values"] == 0
 
 
 def test_lam_of_zero_is_no_transfer_to_the_bit():
-    with toys.ran("fedafk", lam=0) as mine, toys.ran("fedafk", kt=False) as theirs, toys.ran("fedafk") as neither:
-        assert same(toys.state_of(mine), toys.state_of(theirs))
-        assert not same(toys.state_of(mine), toys.state_of(neither))
+    with (
+        small.trained("fedafk", lam=0) as mine,
+        small.trained("fedafk", kt=False) as theirs,
+        small.trained("fedafk") as neither,
+    ):
+        assert same(small.state_of(mine), small.state_of(theirs))
+        assert not same(small.state_of(mine), small.state_of(neither))
 
 
 def test_without_mixing_the_global_extractor_is_trained_to_the_same_bits():
-    with toys.ran("fedafk", afa=False) as mine, toys.ran("fedafk") as theirs:
-        mine_tensors, all_tensors = toys.state_of(mine), toys.state_of(theirs)
+    with small.trained("fedafk", afa=False) as mine, small.trained("fedafk") as theirs:
+        mine_tensors, all_tensors = small.state_of(mine), small.state_of(theirs)
         for name, tensor in mine_tensors.items():
             same_in_both = "server" in name or "global_extractor" in name or "random_head" in name
             assert torch.equal(tensor, all_tensors[name]) == same_in_both, name
@@ -183,9 +187,9 @@ def test_without_mixing_the_global_extractor_is_trained_to_the_same_bits():
 
 
 def test_only_the_extractor_is_exchanged_and_there_is_no_global_model():
-    with toys.ran("fedafk", model=toys.with_batch_norm(), batch_norm="shared") as running:
+    with small.trained("fedafk", model=small.with_batch_norm(), batch_norm="shared") as running:
         sent = {e.upload_to for e in running.part_table.uploaded}
-        assert sent == {f"extractor.{name}" for name in toys.with_batch_norm().extractor.state_dict()}
+        assert sent == {f"extractor.{name}" for name in small.with_batch_norm().extractor.state_dict()}
         assert {e.receive_from for e in running.part_table.received} == sent
         assert running.records[-1]["test_accuracy_global"] is None
         rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
@@ -194,22 +198,22 @@ def test_only_the_extractor_is_exchanged_and_there_is_no_global_model():
 
 
 def test_aggregation_does_not_change_predictions():
-    with toys.ran("fedafk", tests=9) as running:
+    with small.trained("fedafk", tests=9) as running:
         for record in running.records:
             assert record["test_accuracy_after_local"] == record["test_accuracy_after_agg"]
 
 
 @pytest.mark.parametrize("clip", [True, False])
 def test_mu_clip_keeps_mu_between_0_and_1(clip):
-    with toys.ran("fedafk", lr=2.0, mu_clip=clip, rounds=3) as running:
-        state = toys.state_of(running)
+    with small.trained("fedafk", lr=2.0, mu_clip=clip, rounds=3) as running:
+        state = small.state_of(running)
         mus = [state[f"client {i} mixing.mu"].item() for i in range(running.data.clients)]
     assert all(0 <= mu <= 1 for mu in mus) == clip
     assert not clip or {0.0, 1.0} & set(mus)
 
 
 def test_random_heads_per_client_differ():
-    running = toys.experiment("fedafk", random_head="per_client")
+    running = small.experiment("fedafk", random_head="per_client")
     rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
     running.close()
     for name in ("random_head.weight", "random_head.bias"):
@@ -224,9 +228,9 @@ def test_random_heads_per_client_differ():
 
 def test_impossible_options_are_refused():
     with pytest.raises(ConfigError, match="mu_grad=reuse needs schedule=interleaved"):
-        toys.experiment("fedafk", mu_grad="reuse", schedule="phased")
+        small.experiment("fedafk", mu_grad="reuse", schedule="phased")
     with pytest.raises(ConfigError, match="lam: must be at most 1"):
-        toys.experiment("fedafk", lam=2)
+        small.experiment("fedafk", lam=2)
 
 
 def test_paper_values():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.engine.test_executors import EXECUTORS, outcome
 from tests.methods.compare import LONGER, assert_equals_naive, assert_same, distance, final, model_of, part_of
 from tests.methods.naive_servers import FedALA
@@ -10,7 +10,7 @@ SHORT = {"start_epochs": 3}
 CASES = {
     **{case: {**SHORT, **values} for case, values in LONGER.items()},
     "two layers": {"layer_idx": 2, "rounds": 4, **SHORT},
-    "all layers, batch norm": {"layer_idx": 3, "rounds": 3, "model": toys.with_batch_norm(), **SHORT},
+    "all layers, batch norm": {"layer_idx": 3, "rounds": 3, "model": small.with_batch_norm(), **SHORT},
     "until the loss converges": {"start_epochs": 15, "rounds": 3, "threshold": 0.05},
     "never converges": {"start_epochs": 13, "rounds": 3, "threshold": 0.0},
     "small steps": {"eta": 0.1, "rounds": 3, "local_epochs": 2, **SHORT},
@@ -56,7 +56,7 @@ def test_weights_belong_to_the_last_layers_and_stay_between_0_and_1(layers):
 
 def test_adapting_lowers_the_loss():
     """Compares the mixture with the global model."""
-    with toys.ran("fedala", rounds=3, start_epochs=12) as running:
+    with small.trained("fedala", rounds=3, start_epochs=12) as running:
         mine = theirs = 0.0
         for i in range(running.data.clients):
             x, y = running.data.take(running.data.indices("train", i))
@@ -73,5 +73,5 @@ def test_each_client_stops_training_weights_when_its_own_loss_has_converged(exec
     values = {"start_epochs": 15, "threshold": 0.05, "join_ratio": 0.8}
     sequential = outcome("fedala", values)
     mine = outcome("fedala", {**values, **EXECUTORS[executor]})
-    assert toys.differences(mine[0], sequential[0], 1e-9) == {}
-    toys.assert_same_records(mine[1], sequential[1], 1e-9)
+    assert small.differences(mine[0], sequential[0], 1e-9) == {}
+    small.assert_same_records(mine[1], sequential[1], 1e-9)

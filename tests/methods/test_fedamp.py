@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import LONGER, assert_equals_naive, assert_same, distance, final, initial, model_of
 from tests.methods.naive_servers import FedAMP
 
@@ -38,7 +38,7 @@ def vector(state, client, before=""):
 
 def two_alike():
     """Clients 0 and 1 have nearly the same samples, client 2 has others."""
-    dataset = toys.features(12 + 9)
+    dataset = small.features(12 + 9)
     dataset.x[4:8], dataset.y[4:8] = dataset.x[:4] + np.float32(0.1), dataset.y[:4]
     return {"sizes": (4, 4, 4), "dataset": dataset, "rounds": 1, "local_epochs": 8, "lr": 0.3}
 

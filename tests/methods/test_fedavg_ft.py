@@ -1,6 +1,6 @@
 import pytest
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import COMMON, assert_equals_naive, assert_same, distance, final, model_of, part_of
 from tests.methods.naive_regularised import FedAvgFT
 
@@ -24,11 +24,11 @@ def test_before_the_fine_tuning_it_is_fedavg():
 
 
 def test_all_clients_fine_tune_in_a_separate_round():
-    with toys.ran("fedavg-ft", join_ratio=0.4) as running:
+    with small.trained("fedavg-ft", join_ratio=0.4) as running:
         assert [r["round"] for r in running.records] == [1, 2, 3]
         assert [r["clients_trained"] for r in running.records] == [2, 2, 5]
         assert running.records[-1]["uploaded_values"] == 0
-        weights = part_of(toys.state_of(running), "head", "client")
+        weights = part_of(small.state_of(running), "head", "client")
     assert len({tuple(t.flatten().tolist()) for name, t in weights.items() if name.endswith("weight")}) == 5
 
 

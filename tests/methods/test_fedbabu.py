@@ -1,6 +1,6 @@
 import pytest
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import (
     COMMON,
     assert_equals_naive,
@@ -15,7 +15,7 @@ from tests.methods.naive_regularised import FedBABU
 
 CASES = {
     **COMMON,
-    "the head alone": {"tune": "head", "fine_tuning_epochs": 2, "model": toys.with_batch_norm()},
+    "the head alone": {"tune": "head", "fine_tuning_epochs": 2, "model": small.with_batch_norm()},
     "the extractor alone": {"tune": "extractor", "fine_tuning_epochs": 2, "join_ratio": 0.6},
     "one epoch": {"fine_tuning_epochs": 1, "lr_decay": 0.5, "momentum": 0.9},
 }

@@ -2,7 +2,7 @@ import pytest
 from torch import nn
 
 from pfl_fast.models import Backbone
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedcp import CPFederation
 
@@ -26,8 +26,8 @@ SWITCHES = {
     "another lam": {"lam": 0.1},
     "no lam": {"lam": 0},
     "random context at first": {"random_first": True, "join_ratio": 0.6},
-    "frozen extractor in evaluation mode": {"frozen_eval": True, "model": toys.with_batch_norm()},
-    "extractor to all": {"extractor_to_all": True, "join_ratio": 0.4, "model": toys.with_batch_norm()},
+    "frozen extractor in evaluation mode": {"frozen_eval": True, "model": small.with_batch_norm()},
+    "extractor to all": {"extractor_to_all": True, "join_ratio": 0.4, "model": small.with_batch_norm()},
     "the authors' code": {"preset": "official", "batch_size": 3, "join_ratio": 0.6, "gumbel_at_eval": False},
 }
 
@@ -43,9 +43,9 @@ def test_two_rounds_equal_the_naive_implementation_under_every_switch(case):
 
 
 def test_a_head_of_several_layers():
-    model = toys.plain()
+    model = small.plain()
     width = model.feature_width
-    deep = Backbone(model.extractor, nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, toys.CLASSES)), width)
+    deep = Backbone(model.extractor, nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, small.CLASSES)), width)
     assert_equals_naive("fedcp", {"model": deep}, CPFederation)
 
 

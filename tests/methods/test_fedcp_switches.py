@@ -11,12 +11,12 @@ from pfl_fast.methods.base import Batch, RunContext
 from pfl_fast.methods.fedcp import FedCP, FedCPOptions
 from pfl_fast.models import build
 from pfl_fast.testing import same_bits
-from tests.engine import toys
+from tests.engine import small_experiments as small
 
 
 def after(**values):
-    with toys.ran("fedcp", **values) as running:
-        return toys.state_of(running), toys.numbers_of(running)
+    with small.trained("fedcp", **values) as running:
+        return small.state_of(running), small.untimed_records(running)
 
 
 def differing(mine, theirs):
@@ -28,12 +28,12 @@ def differing(mine, theirs):
 # Equalities.
 
 
-@pytest.mark.parametrize("values", [{}, {"model": toys.with_batch_norm(), "batch_norm": "shared", "join_ratio": 0.6}])
+@pytest.mark.parametrize("values", [{}, {"model": small.with_batch_norm(), "batch_norm": "shared", "join_ratio": 0.6}])
 def test_without_policy_frozen_extractor_and_global_head_it_is_fedper_to_the_bit(values):
     mine, records = after(cpn=False, gfm=False, gh=False, **values)
-    with toys.ran("fedper", **values) as running:
-        theirs = toys.state_of(running)
-        assert toys.numbers_of(running) == records
+    with small.trained("fedper", **values) as running:
+        theirs = small.state_of(running)
+        assert small.untimed_records(running) == records
     assert mine.keys() == theirs.keys()
     assert differing(mine, theirs) == set()
 
@@ -48,7 +48,7 @@ def test_lam_0_equals_no_frozen_extractor():
 def test_a_policy_needs_both_heads():
     for gfm in (True, False):
         with pytest.raises(ConfigError, match="gh=false needs cpn=false"):
-            toys.experiment("fedcp", gh=False, gfm=gfm)
+            small.experiment("fedcp", gh=False, gfm=gfm)
 
 
 # Every option changes the result.
@@ -83,7 +83,7 @@ def test_full_and_half_features_give_different_results():
     assert differing(after(cpn=False)[0], after(cpn=False, without_cpn="half")[0])
 
 
-@pytest.mark.parametrize("model", [toys.plain(), toys.with_batch_norm()])
+@pytest.mark.parametrize("model", [small.plain(), small.with_batch_norm()])
 def test_evaluation_mode_of_the_frozen_extractor_matters_only_with_batch_norm(model):
     has_batch_norm = any(isinstance(m, torch.nn.BatchNorm1d) for m in model.modules())
     mine, theirs = after(model=model, frozen_eval=True)[0], after(model=model)[0]
@@ -123,15 +123,15 @@ def test_the_context_is_computed_from_the_head():
 
 
 def test_random_first_uses_a_random_context_until_the_first_receive():
-    running = toys.experiment("fedcp", random_first=True, join_ratio=0.4, rounds=3)
+    running = small.experiment("fedcp", random_first=True, join_ratio=0.4, rounds=3)
     seen = set()
-    before = toys.state_of(running)
+    before = small.state_of(running)
     vectors = [before[f"client {c} context.vector"] for c in range(5)]
     assert len({tuple(v.tolist()) for v in vectors}) == 5
     assert all(v.norm() == pytest.approx(1) and (v >= 0).all() for v in vectors)
     for record in running.rounds():
         seen |= set(sample(running.settings, 5, record["round"]).training)
-        state = toys.state_of(running)
+        state = small.state_of(running)
         for client in range(5):
             mine = state[f"client {client} context.vector"]
             if client in seen:
@@ -143,10 +143,10 @@ def test_random_first_uses_a_random_context_until_the_first_receive():
 
 
 def test_a_random_context_does_not_change():
-    running = toys.experiment("fedcp", cpn_input="random")
-    before = toys.state_of(running)
+    running = small.experiment("fedcp", cpn_input="random")
+    before = small.state_of(running)
     running.run()
-    state = toys.state_of(running)
+    state = small.state_of(running)
     for client in range(5):
         name = f"client {client} context.vector"
         assert same_bits(state[name], before[name])
@@ -159,10 +159,10 @@ def test_a_random_context_does_not_change():
 
 @pytest.mark.parametrize("to_all", [True, False])
 def test_only_the_extractor_can_be_sent_to_all_clients(to_all):
-    running = toys.experiment("fedcp", extractor_to_all=to_all, join_ratio=0.4, rounds=1)
-    before = toys.state_of(running)
+    running = small.experiment("fedcp", extractor_to_all=to_all, join_ratio=0.4, rounds=1)
+    before = small.state_of(running)
     running.run()
-    state = toys.state_of(running)
+    state = small.state_of(running)
     left_out = sorted(set(range(5)) - set(sample(running.settings, 5, 1).training))
     assert len(left_out) == 3
     for client in left_out:
@@ -195,7 +195,7 @@ def test_gumbel_at_eval_has_no_effect_on_a_softmax_policy():
 
 
 def test_values_of_the_preset_official():
-    running = toys.experiment("fedcp", preset="official", batch_size=3)
+    running = small.experiment("fedcp", preset="official", batch_size=3)
     options, settings = running.options, running.settings
     assert (options.policy, options.gumbel_at_eval, options.random_first) == ("gumbel", True, True)
     assert (settings.shuffle, settings.drop_last, settings.drop_last_test) == (False, True, True)
@@ -213,10 +213,10 @@ def test_values_of_the_preset_official():
 
 def trained(**values):
     """Returns a client's tensors before and after local training, and the experiment."""
-    running = toys.experiment("fedcp", **values)
+    running = small.experiment("fedcp", **values)
     run = running.round
     before = {name: value.clone() for name, value in run.state.clients.view(0, run.state.server).items()}
-    mine = {name: value.clone() for name, value in toys.train_locally(running, 0, before).items()}
+    mine = {name: value.clone() for name, value in small.train_locally(running, 0, before).items()}
     running.close()
     return before, mine, running
 
@@ -234,7 +234,7 @@ def test_local_training_does_not_change_the_global_parts(values):
 
 
 def test_aggregation_does_not_change_personal_heads(monkeypatch):
-    running = toys.experiment("fedcp", rounds=1)
+    running = small.experiment("fedcp", rounds=1)
     kept = {}
     aggregate = running.round.aggregate
 
@@ -244,7 +244,7 @@ def test_aggregation_does_not_change_personal_heads(monkeypatch):
 
     monkeypatch.setattr(running.round, "aggregate", look)
     running.run()
-    state = toys.state_of(running)
+    state = small.state_of(running)
     assert len(kept) == 5
     for client, weight in kept.items():
         assert same_bits(state[f"client {client} head.weight"], weight)
@@ -254,7 +254,7 @@ def test_aggregation_does_not_change_personal_heads(monkeypatch):
 
 @pytest.mark.parametrize("values", [{}, {"cpn_norm": "gn", "cpn_act": "tanh"}, {"policy": "gumbel"}], ids=str)
 def test_shares_add_up_to_one(values):
-    running = toys.experiment("fedcp", **values)
+    running = small.experiment("fedcp", **values)
     client = running.part_table.new_client(torch.device("cpu")).train()
     h = torch.randn(7, 5, dtype=torch.float64)
     seed = torch.tensor(3) if running.options.policy == "gumbel" else None
@@ -271,7 +271,7 @@ def test_mmd_of_equal_features_is_zero_and_the_frozen_extractor_has_no_gradient(
     there, back = ops.mmd_rbf(h, other, (10.0, 50.0)), ops.mmd_rbf(other, h, (10.0, 50.0))
     assert there.item() == pytest.approx(back.item())
     assert there.item() > 0
-    running = toys.experiment("fedcp")
+    running = small.experiment("fedcp")
     client = running.part_table.new_client(torch.device("cpu")).train()
     x, y, _ = next(iter(running.data.batches(0, 1, 0)))
     (phase,) = running.method.phases(1)
@@ -287,7 +287,7 @@ def test_mmd_of_equal_features_is_zero_and_the_frozen_extractor_has_no_gradient(
 
 def test_phases_train_only_trainable_parts():
     for name, kind in METHODS.items():
-        running = toys.experiment(name)
+        running = small.experiment(name)
         assert isinstance(running.method, kind)
         for phase in running.method.phases(1):
             assert all(running.part_table.parts[part].trained for part in phase.train)

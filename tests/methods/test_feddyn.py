@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import LONGER, assert_equals_naive, distance, final, initial, model_of, part_of
 from tests.methods.naive_regularised import FedDyn
 
@@ -9,7 +9,7 @@ CASES = {
     **LONGER,
     "strong": {"alpha": 1.0, "rounds": 3, "join_ratio": 0.6},
     "norm not squared": {"compat": "pfllib", "alpha": 0.5, "rounds": 3, "local_epochs": 2},
-    "norm not squared, batch norm": {"compat": "pfllib", "model": toys.with_batch_norm(), "join_ratio": 0.6},
+    "norm not squared, batch norm": {"compat": "pfllib", "model": small.with_batch_norm(), "join_ratio": 0.6},
     "some clients, some lost": {"join_ratio": 0.8, "client_dropout": 0.5, "rounds": 4, "alpha": 0.1},
 }
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import LONGER, assert_equals_naive, assert_same, distance, final, labelled, model_of, part_of
 from tests.methods.naive_servers import FedFomo
 
@@ -11,7 +11,7 @@ CASES = {
     "two models each": {"m": 2, "validation": 3, "rounds": 4},
     "three models each, some clients": {"m": 3, "validation": 2, "rounds": 4, "join_ratio": 0.8},
     "more models than clients": {"m": 20, "validation": 2, "rounds": 3, "client_dropout": 0.4},
-    "batch norm, no validation samples": {"model": toys.with_batch_norm(), "rounds": 3, "m": 3},
+    "batch norm, no validation samples": {"model": small.with_batch_norm(), "rounds": 3, "m": 3},
 }
 
 
@@ -29,7 +29,7 @@ def test_with_m_1_it_is_local_to_the_bit():
 
 def test_affinity_is_largest_between_clients_with_the_same_labels():
     """Clients 2 and 3 have swapped labels."""
-    dataset = toys.features(4 * 12 + 4 * 3)
+    dataset = small.features(4 * 12 + 4 * 3)
     sign = torch.as_tensor(dataset.x[:, 0] > 0).long()
     client = torch.tensor([i for i in range(4) for _ in range(12)] + [i for i in range(4) for _ in range(3)])
     values = {"sizes": (12,) * 4, "rounds": 4, "local_epochs": 3, "lr": 0.3}
@@ -41,8 +41,8 @@ def test_affinity_is_largest_between_clients_with_the_same_labels():
 
 
 def test_absent_clients_have_no_affinity():
-    with toys.ran("fedfomo", join_ratio=0.4, rounds=1) as running:
-        affinity = toys.state_of(running)["server affinity"]
+    with small.trained("fedfomo", join_ratio=0.4, rounds=1) as running:
+        affinity = small.state_of(running)["server affinity"]
     taking_part = affinity.abs().sum(1) > 0
     assert taking_part.sum() == 2
     assert affinity[:, ~taking_part].count_nonzero() == 0

@@ -5,15 +5,15 @@ from pfl_fast.assembly import resolve
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Client, reinitialized
 from pfl_fast.methods.fedios import FediOS
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.engine.test_resume import same
 from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedios import OSFederation
 
 THE_METHODS_OWN = {"rank": None, "overflow": "error"}
-WIDE = {"model": toys.plain(width=13), **THE_METHODS_OWN}  # five clients: r = 2, one unused column
+WIDE = {"model": small.plain(width=13), **THE_METHODS_OWN}  # five clients: r = 2, one unused column
 ALL_AT_ONCE = {
-    "model": toys.with_batch_norm(width=13),
+    "model": small.with_batch_norm(width=13),
     "local_epochs": 2,
     "momentum": 0.8,
     "join_ratio": 0.6,
@@ -68,7 +68,7 @@ def test_two_rounds_equal_the_naive_implementation_under_every_switch(case):
 
 def projections(**values):
     """Generic and personal bases of all clients, before training."""
-    running = toys.experiment("fedios", **values)
+    running = small.experiment("fedios", **values)
     rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
     running.close()
     return [row["projector.generic"] for row in rows], [row["projector.personal"] for row in rows]
@@ -89,9 +89,9 @@ def test_projections_are_orthogonal_and_of_rank_r(basis):
 
 def test_overflow_options_with_too_many_subspaces():
     with pytest.raises(ConfigError, match=r"fedios: .*rank must be at most 2.*overflow='cycle' or 'random'"):
-        toys.experiment("fedios", **{**WIDE, "rank": 3})
+        small.experiment("fedios", **{**WIDE, "rank": 3})
     with pytest.raises(ConfigError, match="rank must be from 1 to features, 5, got 0"):
-        toys.experiment("fedios", **THE_METHODS_OWN)
+        small.experiment("fedios", **THE_METHODS_OWN)
     generic, own = projections(**{**WIDE, "rank": 3, "overflow": "cycle"})
     assert [torch.equal(own[0], other) for other in own] == [True, False, False, True, False]  # 13 // 3 - 1 blocks
     assert max((generic[0].T @ a).abs().max() for a in own) < 1e-6
@@ -100,7 +100,7 @@ def test_overflow_options_with_too_many_subspaces():
     generic, own = projections(remainder="generic", **WIDE)
     assert (generic[0].shape, own[0].shape) == ((13, 3), (13, 2))
     with pytest.raises(ConfigError, match="projection=coords needs remainder=unused"):
-        toys.experiment("fedios", remainder="generic", projection="coords", **WIDE)
+        small.experiment("fedios", remainder="generic", projection="coords", **WIDE)
 
 
 def test_the_seed_determines_the_subspaces():
@@ -112,34 +112,34 @@ def test_the_seed_determines_the_subspaces():
 def test_the_regulariser_is_zero_under_exact_projections():
     """Results with and without it are equal, up to the orthogonality of float32 bases."""
     with (
-        toys.ran("fedios", lam=0, **WIDE) as without,
-        toys.ran("fedios", lam=1, **WIDE) as with_it,
-        toys.ran("fedios", lam=0, post_activation="relu", basis="uniform", **WIDE) as relu_without,
-        toys.ran("fedios", lam=1, post_activation="relu", basis="uniform", **WIDE) as relu_with_it,
-        toys.ran("fedios", lam=1, reg_on="raw", **WIDE) as raw,
+        small.trained("fedios", lam=0, **WIDE) as without,
+        small.trained("fedios", lam=1, **WIDE) as with_it,
+        small.trained("fedios", lam=0, post_activation="relu", basis="uniform", **WIDE) as relu_without,
+        small.trained("fedios", lam=1, post_activation="relu", basis="uniform", **WIDE) as relu_with_it,
+        small.trained("fedios", lam=1, reg_on="raw", **WIDE) as raw,
     ):
-        plain = toys.state_of(without)
-        assert toys.differences(toys.state_of(with_it), plain, 1e-5) == {}
-        assert toys.differences(toys.state_of(raw), plain, 1e-5)
-        assert toys.differences(toys.state_of(relu_with_it), toys.state_of(relu_without), 1e-5)
+        plain = small.state_of(without)
+        assert small.differences(small.state_of(with_it), plain, 1e-5) == {}
+        assert small.differences(small.state_of(raw), plain, 1e-5)
+        assert small.differences(small.state_of(relu_with_it), small.state_of(relu_without), 1e-5)
         assert all(0 <= record["inner_product"] < 1e-5 for record in with_it.records)
         assert all(record["inner_product"] > 1e-3 for record in relu_without.records)
 
 
 def test_without_personal_extractor_and_projections_it_is_fedavg_to_the_bit():
-    values = {"local_epochs": 2, "model": toys.with_batch_norm(), "lr": 0.1, "momentum": 0.9}
+    values = {"local_epochs": 2, "model": small.with_batch_norm(), "lr": 0.1, "momentum": 0.9}
     with (
-        toys.ran("fedios", personal_extractor="none", projections=False, **values) as mine,
-        toys.ran("fedavg", **values) as theirs,
+        small.trained("fedios", personal_extractor="none", projections=False, **values) as mine,
+        small.trained("fedavg", **values) as theirs,
     ):
-        assert same(toys.state_of(mine), toys.state_of(theirs))
+        assert same(small.state_of(mine), small.state_of(theirs))
         assert [r["test_accuracy_global"] for r in mine.records] == [r["test_accuracy_global"] for r in theirs.records]
 
 
 def test_only_generic_extractor_and_head_are_exchanged():
-    with toys.ran("fedios", **WIDE) as running:
+    with small.trained("fedios", **WIDE) as running:
         assert {e.upload_to.split(".")[0] for e in running.part_table.uploaded} == {"extractor", "head"}
-        state = toys.state_of(running)
+        state = small.state_of(running)
         own = [state[f"client {i} personal_extractor.1.weight"] for i in range(running.data.clients)]
         assert not any(torch.equal(a, own[0]) for a in own[1:])
 
@@ -147,7 +147,7 @@ def test_only_generic_extractor_and_head_are_exchanged():
 def test_the_personal_extractor_starts_from_its_own_draw_or_from_the_generic_one():
     starts = {}
     for kind in ("fresh", "same"):
-        running = toys.experiment("fedios", personal_init=kind, **WIDE)
+        running = small.experiment("fedios", personal_init=kind, **WIDE)
         rows = [running.round.state.clients.row(i) for i in range(running.data.clients)]
         starts[kind] = [row["personal_extractor.1.weight"] for row in rows]
         generic = running.part_table.common["extractor.1.weight"]
@@ -174,10 +174,10 @@ class Scale(torch.nn.Module):
 
 
 def test_all_clients_train_and_the_sampled_ones_are_averaged():
-    with toys.ran("fedios", join_ratio=0.4, **WIDE) as running:
+    with small.trained("fedios", join_ratio=0.4, **WIDE) as running:
         assert all(record["clients_trained"] == 5 for record in running.records)
         assert running.records[0]["uploaded_values"] == 2 * sum(e.value.numel() for e in running.part_table.uploaded)
-    with toys.ran("fedios", join_ratio=0.4, train_all=False, **WIDE) as running:
+    with small.trained("fedios", join_ratio=0.4, train_all=False, **WIDE) as running:
         assert all(record["clients_trained"] == 2 for record in running.records)
 
 

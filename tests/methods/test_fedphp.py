@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import (
     LONGER,
     assert_equals_naive,
@@ -18,7 +18,7 @@ CASES = {
     **LONGER,
     "strong": {"lam": 0.9, "rounds": 3, "local_epochs": 2},
     "only the MMD": {"lam": 1.0, "rounds": 3},
-    "mu 0": {"mu": 0, "rounds": 3, "model": toys.with_batch_norm()},
+    "mu 0": {"mu": 0, "rounds": 3, "model": small.with_batch_norm()},
     "own model predicts": {"inference": "local", "rounds": 3, "join_ratio": 0.6},
 }
 
@@ -64,7 +64,9 @@ def test_the_mmd_keeps_features_close_to_the_inherited_ones():
     """With a large lam the model stays close to the inherited one."""
 
     def feature_distance(lam):
-        with toys.ran("fedphp", lam=lam, rounds=6, mu=1, local_epochs=3, lr=0.5, sizes=(8,), batch_size=8) as running:
+        with small.trained(
+            "fedphp", lam=lam, rounds=6, mu=1, local_epochs=3, lr=0.5, sizes=(8,), batch_size=8
+        ) as running:
             x, _ = running.data.take(running.data.indices("train", 0))
             client = running.client(0).client
             return (client.extractor(x) - client.inherited_extractor(x)).norm().item()

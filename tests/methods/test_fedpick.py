@@ -11,12 +11,12 @@ from pfl_fast.methods import METHODS
 from pfl_fast.methods.base import Batch
 from pfl_fast.models import Backbone
 from pfl_fast.randomness import torch_seed
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.engine.test_resume import same
 from tests.methods.compare import COMMON, assert_equals_naive
 from tests.methods.naive_fedpick import Federation
 
-BN = toys.with_batch_norm()
+BN = small.with_batch_norm()
 SWITCHES = {
     "batch norm, two epochs, momentum": {"model": BN, "local_epochs": 2, "momentum": 0.5},
     "the digits' values": {"tau": 10, "lam_lce": 10, "lam_dis": 10, "lr": 0.01},
@@ -38,15 +38,15 @@ SWITCHES = {
 
 def deep_head():
     """Returns a model whose head has BatchNorm, as in digits-cnn."""
-    model = toys.plain()
+    model = small.plain()
     with torch_seed(5):
-        head = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, toys.CLASSES))
+        head = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, small.CLASSES))
     return Backbone(model.extractor, head, 5)
 
 
 def trained(**values):
-    with toys.ran("fedpick", **values) as running:
-        return toys.state_of(running), toys.numbers_of(running)
+    with small.trained("fedpick", **values) as running:
+        return small.state_of(running), small.untimed_records(running)
 
 
 def of(state, part):
@@ -78,18 +78,18 @@ def test_the_selection_ratio_is_the_share_of_selected_features():
 @pytest.mark.parametrize("executor", ["sequential", "threads", "batched"])
 def test_without_pfsm_it_is_fedbn_to_the_bit(executor):
     values = {"model": BN, "join_ratio": 0.6, "momentum": 0.5, "local_epochs": 2, "executor": executor, "workers": 2}
-    with toys.ran("fedpick", pfsm=False, **values) as mine, toys.ran("fedbn", **values) as fedbn:
-        state, expected = toys.state_of(mine), toys.state_of(fedbn)
-        assert toys.numbers_of(mine) == toys.numbers_of(fedbn)
+    with small.trained("fedpick", pfsm=False, **values) as mine, small.trained("fedbn", **values) as fedbn:
+        state, expected = small.state_of(mine), small.state_of(fedbn)
+        assert small.untimed_records(mine) == small.untimed_records(fedbn)
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[name], expected[name]) for name in expected)
 
 
 def test_with_zero_weights_extractor_and_head_equal_fedbn():
     state, _ = trained(model=BN, lam_lce=0, lam_ent=0, lam_dis=0)
-    with toys.ran("fedbn", model=BN) as fedbn:
-        expected = toys.state_of(fedbn)
-    assert toys.differences({name: state[name] for name in expected}, expected, 1e-12) == {}
+    with small.trained("fedbn", model=BN) as fedbn:
+        expected = small.state_of(fedbn)
+    assert small.differences({name: state[name] for name in expected}, expected, 1e-12) == {}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_with_zero_weights_extractor_and_head_equal_fedbn():
     [({"lam_ent": 0}, "irrelevant_head"), ({"lam_lce": 0, "lam_dis": 0}, "relevant_head")],
 )
 def test_a_head_without_a_loss_does_not_change(weights, part):
-    before = toys.experiment("fedpick").part_table.common
+    before = small.experiment("fedpick").part_table.common
     for values, stays in ((weights, True), ({}, False)):
         for name, value in of(trained(**values)[0], part).items():
             assert torch.equal(value, before[name.split(" ")[-1]]) == stays
@@ -106,9 +106,9 @@ def test_a_head_without_a_loss_does_not_change(weights, part):
 def test_ensembles_differ_only_in_predictions():
     found, predictions = {}, {}
     for ensemble in ("logits", "prob", "global", "personal"):
-        with toys.ran("fedpick", ensemble=ensemble) as running:
+        with small.trained("fedpick", ensemble=ensemble) as running:
             x, _ = running.data.take(running.data.union("test"))
-            found[ensemble], predictions[ensemble] = toys.state_of(running), running.client(0)(x)
+            found[ensemble], predictions[ensemble] = small.state_of(running), running.client(0)(x)
     assert all(same(found["logits"], other) for other in found.values())
     assert torch.equal(predictions["logits"], predictions["global"] + predictions["personal"])
     mean = (predictions["global"].softmax(1) + predictions["personal"].softmax(1)) / 2
@@ -117,11 +117,11 @@ def test_ensembles_differ_only_in_predictions():
 
 
 def test_the_temperature_matters_only_in_training():
-    cold, hot = (toys.experiment("fedpick", tau=tau) for tau in (0.1, 50))
+    cold, hot = (small.experiment("fedpick", tau=tau) for tau in (0.1, 50))
     x, _ = cold.data.take(cold.data.union("test"))
     assert torch.equal(cold.client(0)(x), hot.client(0)(x))
     assert torch.equal(cold.client(0)(x), cold.client(0)(x))
-    assert toys.differences(trained(tau=0.1)[0], trained(tau=50)[0], 1e-6)
+    assert small.differences(trained(tau=0.1)[0], trained(tau=50)[0], 1e-6)
 
 
 def test_the_pfsm_is_uploaded_only_with_share_pfsm():
@@ -138,15 +138,15 @@ def test_detached_teachers_change_gradients_not_losses():
     one_step = {"sizes": (4, 3), "rounds": 1}
     (state, record), (other, other_record) = (trained(dis_detach=detach, **one_step) for detach in (False, True))
     assert record[0]["train_loss"] == pytest.approx(other_record[0]["train_loss"], rel=1e-12)
-    assert toys.differences(state, other, 1e-6)
+    assert small.differences(state, other, 1e-6)
     without = [trained(dis_detach=detach, lam_dis=0)[0] for detach in (False, True)]
-    assert toys.differences(*without, 1e-12) == {}
+    assert small.differences(*without, 1e-12) == {}
 
 
 def test_heads_are_initialized_independently_by_default():
     heads = ("head", "relevant_head", "irrelevant_head")
     for values, equal in (({}, False), ({"init_heads_from_global": True}, True)):
-        client = toys.experiment("fedpick", model=deep_head(), **values).part_table.client
+        client = small.experiment("fedpick", model=deep_head(), **values).part_table.client
         first, second, third = (client.get_submodule(name)[0].weight for name in heads)
         assert torch.equal(first, second) == torch.equal(first, third) == torch.equal(second, third) == equal
         statistics = [client.get_submodule(name)[1].state_dict() for name in heads]
@@ -157,19 +157,19 @@ def test_a_head_that_cannot_be_reinitialized_is_refused():
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = nn.Parameter(torch.ones(5, toys.CLASSES))
+            self.weight = nn.Parameter(torch.ones(5, small.CLASSES))
 
         def forward(self, z):
             return z @ self.weight
 
-    model = Backbone(toys.plain().extractor, nn.Sequential(Own()), 5)
+    model = Backbone(small.plain().extractor, nn.Sequential(Own()), 5)
     with pytest.raises(ConfigError, match="parameters of 0 cannot be reinitialized: Own has no reset_parameters"):
-        toys.experiment("fedpick", model=model)
-    toys.experiment("fedpick", model=model, init_heads_from_global=True)
+        small.experiment("fedpick", model=model)
+    small.experiment("fedpick", model=model, init_heads_from_global=True)
 
 
 def test_the_selectors_gradient_is_a_finite_difference_of_the_loss():
-    experiment = toys.experiment("fedpick", mask="soft", tau=0.7, lam_ent=0.3, model=BN)
+    experiment = small.experiment("fedpick", mask="soft", tau=0.7, lam_ent=0.3, model=BN)
     x, y, _ = next(iter(experiment.data.batches(0, 1, 0)))
     client = deepcopy(experiment.part_table.client).train()
 

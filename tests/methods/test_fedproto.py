@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import (
     LONGER,
     assert_equals_naive,
@@ -40,8 +40,8 @@ def test_models_are_personal_and_with_lam_0_equal_local():
 
 def test_a_larger_lam_brings_features_closer_to_the_prototypes():
     def spread(lam):
-        with toys.ran("fedproto", lam=lam, rounds=5) as running:
-            state, total = toys.state_of(running), 0.0
+        with small.trained("fedproto", lam=lam, rounds=5) as running:
+            state, total = small.state_of(running), 0.0
             for i in range(running.data.clients):
                 x, y = running.data.take(running.data.indices("train", i))
                 z = running.client(i).client.extractor(x)

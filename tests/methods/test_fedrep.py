@@ -1,13 +1,13 @@
 import pytest
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import COMMON, assert_equals_naive, assert_same, final, part_of
 from tests.methods.naive_personal import FedRep
 
 CASES = {
     **COMMON,
     "one epoch of the head": {"personal_epochs": 1, "local_epochs": 2},
-    "two epochs of the head, batch norm": {"personal_epochs": 2, "model": toys.with_batch_norm(), "momentum": 0.9},
+    "two epochs of the head, batch norm": {"personal_epochs": 2, "model": small.with_batch_norm(), "momentum": 0.9},
 }
 
 
@@ -29,15 +29,15 @@ def test_heads_are_personal_and_the_extractor_is_shared():
 
 
 def test_the_head_is_trained_before_the_extractor():
-    with toys.ran("fedrep", personal_epochs=3, local_epochs=2) as running:
+    with small.trained("fedrep", personal_epochs=3, local_epochs=2) as running:
         phases = running.method.phases(1)
         assert [(phase.train, phase.epochs) for phase in phases] == [(("head",), 3), (("extractor",), 2)]
-        assert running.records[0]["samples"] == 5 * sum(toys.RAGGED)
+        assert running.records[0]["samples"] == 5 * sum(small.RAGGED)
 
 
 def test_more_epochs_of_the_head_lower_the_loss():
     def loss(epochs):
-        with toys.ran("fedrep", personal_epochs=epochs, rounds=1, join_ratio=1.0) as running:
+        with small.trained("fedrep", personal_epochs=epochs, rounds=1, join_ratio=1.0) as running:
             return running.records[0]["train_loss"]
 
     assert loss(20) < loss(4) < loss(1)

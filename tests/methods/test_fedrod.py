@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import COMMON, assert_equals_naive, assert_same, distance, final, initial, labelled, model_of
 from tests.methods.naive_personal import FedRoD
 
@@ -27,7 +27,7 @@ def test_the_generic_head_of_a_missing_class_does_not_change():
         assert not torch.equal(after[0], before[0])
         personal = [s[f"client 0 personal_head.{name}"][2] for s in (start, state)]
         assert not torch.equal(*personal), "the personal head learns that the class is missing"
-    with toys.ran("fedrod", **ONE_CLASS_MISSING) as running:
+    with small.trained("fedrod", **ONE_CLASS_MISSING) as running:
         assert all(0 < record["train_loss"] < 10 for record in running.records)
         assert running.client(0)(torch.zeros(1, 6).double()).isfinite().all()
 
@@ -47,7 +47,7 @@ def test_a_single_class_gives_the_generic_head_no_gradient():
 
 
 def test_the_prediction_adds_both_heads():
-    with toys.ran("fedrod") as running:
+    with small.trained("fedrod") as running:
         x, y = running.data.take(running.data.indices("train", 0))
         client = running.client(0)
         z = client.client.extractor(x)

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import COMMON, assert_equals_naive, assert_same, final, model_of, part_of
 from tests.methods.naive_personal import LGFedAvg
 
@@ -8,7 +8,7 @@ CASES = {
     **COMMON,
     "one round of warm-up": {"warmup": 1, "rounds": 3, "join_ratio": 0.6},
     "only warm-up": {"warmup": 5, "join_ratio": 0.6, "momentum": 0.5},
-    "warm-up, batch norm": {"warmup": 1, "rounds": 3, "model": toys.with_batch_norm(), "client_dropout": 0.4},
+    "warm-up, batch norm": {"warmup": 1, "rounds": 3, "model": small.with_batch_norm(), "client_dropout": 0.4},
 }
 
 
@@ -18,7 +18,7 @@ def test_rounds_equal_the_naive_implementation(case):
 
 
 def test_with_warm_up_in_every_round_it_is_fedavg():
-    values = {"momentum": 0.9, "model": toys.with_batch_norm()}
+    values = {"momentum": 0.9, "model": small.with_batch_norm()}
     assert_same(model_of(final("lg-fedavg", warmup=2, **values)), model_of(final("fedavg", **values)))
 
 
@@ -37,6 +37,6 @@ def test_after_the_warm_up_heads_are_shared_and_extractors_personal(warmup):
 
 
 def test_extractors_are_uploaded_only_in_the_warm_up():
-    with toys.ran("lg-fedavg", warmup=1) as running:
+    with small.trained("lg-fedavg", warmup=1) as running:
         first, second = (record["uploaded_values"] for record in running.records)
     assert first > second > 0

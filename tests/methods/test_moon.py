@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from pfl_fast.methods.base import Batch
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import LONGER, assert_equals_naive, assert_same, distance, final, model_of
 from tests.methods.naive_regularised import Moon
 
@@ -31,7 +31,7 @@ def test_in_the_first_round_the_contrastive_term_has_no_gradient():
 
 
 def test_the_contrastive_term_pulls_features_to_the_global_and_away_from_the_previous_ones():
-    running = toys.experiment("moon")
+    running = small.experiment("moon")
     client = running.part_table.new_client(torch.device("cpu"))
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -10,7 +10,7 @@ from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch
 from pfl_fast.models import tensor_groups
-from tests.engine import runs, toys
+from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter, same
 from tests.methods.naive_partialfed import Adaptive
 from tests.methods.residual import residual
@@ -18,7 +18,7 @@ from tests.methods.residual import residual
 METHOD = "partialfed-adaptive"
 STAGES = {"conv1": 0, "bn1": 0, "layer1": 0, "layer2": 1, "layer3": 2, "layer4": 3}
 # Small temperatures and large policy steps, so that every option has an effect within two rounds.
-FAST = {"tau": 1.0, "policy_lr": 0.3, "finetune_epochs": 1, "model": toys.with_batch_norm(), "sizes": (11, 5, 6)}
+FAST = {"tau": 1.0, "policy_lr": 0.3, "finetune_epochs": 1, "model": small.with_batch_norm(), "sizes": (11, 5, 6)}
 CASES = {
     "layer": {"momentum": 0.9, "weight_decay": 0.05, "local_epochs": 2},
     "hard": {"sample": "hard", "momentum": 0.9, "local_epochs": 2},
@@ -34,7 +34,7 @@ CASES = {
     "floor": {"tau_decay": 0.1, "tau_floor": 0.5},
     "policy by sgd": {"policy_optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01, "local_epochs": 2},
     "no fine-tune": {"finetune_epochs": 0},
-    "no batch norm": {"model": toys.plain(), "sizes": toys.RAGGED, "local_epochs": 2, "momentum": 0.9},
+    "no batch norm": {"model": small.plain(), "sizes": small.RAGGED, "local_epochs": 2, "momentum": 0.9},
 }
 
 
@@ -63,17 +63,17 @@ def naive_groups(model, granularity="layer", merged=False):
 @pytest.mark.parametrize("case", CASES)
 def test_two_rounds_and_fine_tuning_equal_the_naive_implementation(case):
     values = {**FAST, **CASES[case]}
-    untrained = toys.experiment(METHOD, **values)
+    untrained = small.experiment(METHOD, **values)
     o = untrained.options
     numbers, k = naive_groups(values["model"], o.granularity, o.merged)
     expected = Adaptive(untrained, deepcopy(values["model"]).double(), numbers.__getitem__, k).rounds()
-    with toys.ran(METHOD, **values) as running:
+    with small.trained(METHOD, **values) as running:
         theirs = {f"server model.{name}": t for name, t in expected.server.state_dict().items()}
         for client in expected.clients:
             theirs[f"client {client.number} policy.logits"] = client.a.detach()
             theirs.update({f"client {client.number} local.{n}": t for n, t in client.model.state_dict().items()})
-        state = toys.state_of(running)
-        assert toys.differences({name: state[name] for name in theirs}, theirs, 1e-6) == {}
+        state = small.state_of(running)
+        assert small.differences({name: state[name] for name in theirs}, theirs, 1e-6) == {}
         assert (max(c.a.abs().max() for c in expected.clients) > 1e-3) == (o.f_s > 0)
         losses = sum(n * loss for client in expected.clients for n, loss in client.losses)
         assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=1e-6)
@@ -100,7 +100,7 @@ def client_with_different_copies(running):
 def test_the_gradient_of_the_strategy_equals_the_formula(granularity, operators):
     if operators == "native" and not ops.uses_native():
         pytest.skip("the native library is not there")
-    running = toys.experiment(METHOD, model=residual(), granularity=granularity)
+    running = small.experiment(METHOD, model=residual(), granularity=granularity)
     method, tau, seed = running.method, 0.7, torch.tensor(11)
     client = client_with_different_copies(running)
     x, y = running.data.take(running.data.union("test"))
@@ -130,7 +130,9 @@ def test_the_gradient_of_the_strategy_equals_the_formula(granularity, operators)
 
 def test_the_copy_that_is_not_selected_does_not_change():
     """Neither by gradients, momentum and weight decay, nor in its running statistics."""
-    running = toys.experiment(METHOD, model=residual(), momentum=0.9, weight_decay=0.1, sizes=(8,), batch_size=4, f_m=2)
+    running = small.experiment(
+        METHOD, model=residual(), momentum=0.9, weight_decay=0.1, sizes=(8,), batch_size=4, f_m=2
+    )
     phase = replace(running.method.phases(1)[0], after=None)
     tensors = {e.key: e.value.clone() for e in running.part_table.specs}
     tensors.update({n: t.clone() for n, t in client_with_different_copies(running).state_dict().items()})
@@ -154,7 +156,7 @@ def test_the_copy_that_is_not_selected_does_not_change():
 
 @pytest.mark.parametrize("way", ["hard", "soft"])
 def test_the_sampled_model_equals_the_formula(way):
-    running = toys.experiment(METHOD, model=residual(), sample=way)
+    running = small.experiment(METHOD, model=residual(), sample=way)
     method = running.method
     client = client_with_different_copies(running).state_dict()
     client["policy.logits"][0] = 0.25  # equal logits: the local copy is selected
@@ -176,7 +178,7 @@ def test_the_sampled_model_equals_the_formula(way):
 
 def test_the_temperature_follows_its_schedule():
     def temperatures(**values):
-        method = toys.experiment(METHOD, rounds=4, **values).method
+        method = small.experiment(METHOD, rounds=4, **values).method
         return [method.temperature(number) for number in (1, 2, 4, 500)]
 
     assert temperatures() == pytest.approx([5, 5 * 0.965, 5 * 0.965**3, 0.05])
@@ -195,7 +197,7 @@ def test_the_temperature_follows_its_schedule():
     ],
 )
 def test_strategy_probabilities_are_recorded_group_by_group(values, k):
-    with toys.ran(METHOD, **{**FAST, "model": residual(), **values}) as running:
+    with small.trained(METHOD, **{**FAST, "model": residual(), **values}) as running:
         assert running.method.groups == list(tensor_groups(residual(), **{"granularity": "layer", **values}))
         assert len(running.records) == 3
         for record in running.records:
@@ -212,8 +214,8 @@ def test_strategy_probabilities_are_recorded_group_by_group(values, k):
 
 def test_each_option_changes_only_what_it_controls():
     def outcome(**values):
-        with toys.ran(METHOD, **{**FAST, "rounds": 1, **values}) as running:
-            state = toys.state_of(running)
+        with small.trained(METHOD, **{**FAST, "rounds": 1, **values}) as running:
+            state = small.state_of(running)
             of = {what: {n: t for n, t in state.items() if f" {what}." in n} for what in ("local", "policy", "model")}
             return {**of, "record": running.records[0]}
 
@@ -242,11 +244,11 @@ def test_each_option_changes_only_what_it_controls():
 
 def test_impossible_options_are_refused():
     with pytest.raises(ConfigError, match="soft_finetune=every needs sample=soft"):
-        toys.experiment(METHOD, sample="hard", soft_finetune="every")
+        small.experiment(METHOD, sample="hard", soft_finetune="every")
     with pytest.raises(ConfigError, match="needs a model with layer1 to layer4"):
-        toys.experiment(METHOD, granularity="stage")
+        small.experiment(METHOD, granularity="stage")
     with pytest.raises(ConfigError, match="tau: must be at least"):
-        toys.experiment(METHOD, tau=0)
+        small.experiment(METHOD, tau=0)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "batched"])
@@ -254,14 +256,14 @@ def test_impossible_options_are_refused():
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, executor, clients):
     """Interrupted in the first round, between rounds and in the fine-tuning."""
     values = {"momentum": 0.5, "executor": executor, "stack": 2, "finetune_epochs": 2, "policy_lr": 0.2}
-    small = partial(runs.small, METHOD, norm=True, **values)
-    whole = small()
+    new_experiment = partial(small.image_experiment, METHOD, norm=True, **values)
+    whole = new_experiment()
     whole.run()
-    stopped = small(out=tmp_path / "run")
+    stopped = new_experiment(out=tmp_path / "run")
     stopped.listeners.append(StopAfter(stopped, clients))
     with pytest.raises(Interrupted):
         stopped.run()
-    again = runs.resumed(tmp_path / "run", norm=True)
+    again = small.resume_image_experiment(tmp_path / "run", norm=True)
     again.run()
-    assert same(runs.everything(again), runs.everything(whole))
-    assert runs.numbers(again) == runs.numbers(whole)
+    assert same(small.state_of(again), small.state_of(whole))
+    assert small.untimed_records(again) == small.untimed_records(whole)

@@ -8,7 +8,7 @@ from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods.partialfed_strategies import loaded
 from pfl_fast.models import MODELS, tensor_groups
-from tests.engine import runs, toys
+from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter, same
 from tests.methods.naive_partialfed import Fix
 from tests.methods.residual import residual
@@ -46,20 +46,20 @@ NAIVE = {
 )
 def test_two_rounds_and_fine_tuning_equal_the_naive_implementation(strategy, values):
     values = {"model": residual(), "strategy": strategy, **values}
-    untrained = toys.experiment(METHOD, **values)
+    untrained = small.experiment(METHOD, **values)
     expected = Fix(untrained, residual().double(), NAIVE[strategy]).rounds()
-    with toys.ran(METHOD, **values) as running:
-        mine = {name: t for name, t in toys.state_of(running).items() if " momentum." not in name}
+    with small.trained(METHOD, **values) as running:
+        mine = {name: t for name, t in small.state_of(running).items() if " momentum." not in name}
         theirs = {f"server {name}": t for name, t in expected.server.state_dict().items()}
         for client in expected.clients:
             theirs.update({f"client {client.number} {n}": t for n, t in client.model.state_dict().items()})
-        assert toys.differences(mine, theirs, 1e-6) == {}
+        assert small.differences(mine, theirs, 1e-6) == {}
         losses = sum(n * loss for client in expected.clients for n, loss in client.losses)
         assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=1e-6)
 
 
 def clients_of(running):
-    return {name: t for name, t in toys.state_of(running).items() if name.startswith("client")}
+    return {name: t for name, t in small.state_of(running).items() if name.startswith("client")}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_without_fine_tuning_some_strategies_equal_other_methods_to_the_bit(stra
     """Uploads may be larger; the loaded tensors are the same."""
     common = {"model": residual(), "momentum": 0.9, "weight_decay": 0.05, "local_epochs": 2, "dtype": "float32"}
     mine = {**common, **settings, "batch_norm": "shared", "strategy": strategy, "finetune_epochs": 0}
-    with toys.ran(METHOD, **mine) as fix, toys.ran(other, **common, **settings) as plain:
+    with small.trained(METHOD, **mine) as fix, small.trained(other, **common, **settings) as plain:
         assert same(clients_of(fix), clients_of(plain))
         for one, another in zip(fix.records, plain.records, strict=True):
             assert one["train_loss"] == another["train_loss"]
@@ -136,7 +136,7 @@ def test_strategies_without_first_and_third_blocks():
 
 
 def test_models_without_stages_have_fewer_strategies():
-    model = toys.with_batch_norm()
+    model = small.with_batch_norm()
     names, head = set(model.state_dict()), {"head.weight", "head.bias"}
     norm = {name for name in names if name.startswith("extractor.2.")}
     expected = {
@@ -160,7 +160,7 @@ def biases(group, tensor):
 
 def test_a_user_defined_strategy():
     here = "tests.methods.test_partialfed_fix"
-    model = toys.plain()
+    model = small.plain()
     assert loaded(biases, model) == loaded(f"{here}:biases", model) == {"extractor.1.bias"}
     seen = []
     loaded(lambda group, tensor: seen.append((group, tensor)), residual())
@@ -169,11 +169,11 @@ def test_a_user_defined_strategy():
         with pytest.raises(ConfigError, match=message):
             loaded(wrong, model)
     with pytest.raises(ConfigError, match="strategy: must be text"):
-        toys.experiment(METHOD, strategy=3)
+        small.experiment(METHOD, strategy=3)
 
 
 def test_tensors_that_are_not_loaded_stay_personal():
-    with toys.ran(METHOD, strategy=biases, finetune_epochs=0) as running:
+    with small.trained(METHOD, strategy=biases, finetune_epochs=0) as running:
         server = running.round.state.server
         mine = [running.client(i).client for i in range(running.data.clients)]
         assert all(torch.equal(client.extractor[1].bias, server["extractor.1.bias"]) for client in mine)
@@ -184,59 +184,59 @@ def test_tensors_that_are_not_loaded_stay_personal():
 
 
 def test_fine_tuning_changes_only_the_clients_and_only_at_the_end():
-    with toys.ran(METHOD, finetune_epochs=0) as without, toys.ran(METHOD, finetune_epochs=3) as tuned:
+    with small.trained(METHOD, finetune_epochs=0) as without, small.trained(METHOD, finetune_epochs=3) as tuned:
         assert same(dict(without.round.state.server), dict(tuned.round.state.server))
         assert len(tuned.records) == 3
-        assert toys.numbers_of(without)[0] == toys.numbers_of(tuned)[0]
-        assert tuned.records[2]["samples"] == 3 * sum(toys.RAGGED)
+        assert small.untimed_records(without)[0] == small.untimed_records(tuned)[0]
+        assert tuned.records[2]["samples"] == 3 * sum(small.RAGGED)
         assert tuned.records[2]["uploaded_values"] == 0
-        changed = toys.differences(clients_of(without), clients_of(tuned), 1e-9)
-        assert len(changed) == len(toys.RAGGED) * 4
+        changed = small.differences(clients_of(without), clients_of(tuned), 1e-9)
+        assert len(changed) == len(small.RAGGED) * 4
 
 
 @pytest.mark.parametrize("strategy", ["wo_bn", biases, lambda _, tensor: tensor.endswith("bias")])
 @pytest.mark.parametrize("clients", [4, 20])
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, strategy, clients):
     """Also when interrupted in the fine-tuning; a lambda must be passed again."""
-    small = partial(runs.small, METHOD, norm=True, strategy=strategy, momentum=0.5)
-    whole = small()
+    new_experiment = partial(small.image_experiment, METHOD, norm=True, strategy=strategy, momentum=0.5)
+    whole = new_experiment()
     whole.run()
-    stopped = small(out=tmp_path / "run")
+    stopped = new_experiment(out=tmp_path / "run")
     stopped.listeners.append(StopAfter(stopped, clients))
     with pytest.raises(Interrupted):
         stopped.run()
     nameless = getattr(strategy, "__name__", "") == "<lambda>"
     if nameless:
         with pytest.raises(ConfigError, match="there is no '<lambda>'"):
-            runs.resumed(tmp_path / "run", norm=True)
-    again = runs.resumed(tmp_path / "run", norm=True, **({"strategy": strategy} if nameless else {}))
+            small.resume_image_experiment(tmp_path / "run", norm=True)
+    again = small.resume_image_experiment(tmp_path / "run", norm=True, **({"strategy": strategy} if nameless else {}))
     again.run()
-    assert same(runs.everything(again), runs.everything(whole))
-    assert runs.numbers(again) == runs.numbers(whole)
+    assert same(small.state_of(again), small.state_of(whole))
+    assert small.untimed_records(again) == small.untimed_records(whole)
     with pytest.raises(ConfigError, match="strategy: was"):
-        runs.resumed(tmp_path / "run", norm=True, strategy="full")
+        small.resume_image_experiment(tmp_path / "run", norm=True, strategy="full")
 
 
 @pytest.mark.parametrize("clients", [20, 24, None])
 def test_no_rounds_can_be_added_once_fine_tuning_has_begun(tmp_path, clients):
-    experiment = runs.small(METHOD, out=tmp_path / "run")  # 3 rounds of 6 clients, and the fine-tuning
+    experiment = small.image_experiment(METHOD, out=tmp_path / "run")  # 3 rounds of 6 clients, and the fine-tuning
     if clients:
         experiment.listeners.append(StopAfter(experiment, clients))
     with suppress(Interrupted):
         experiment.run()
     with pytest.raises(PflFastError, match="after the 3 rounds of this run, every client has trained"):
-        runs.resumed(tmp_path / "run", rounds=5)
+        small.resume_image_experiment(tmp_path / "run", rounds=5)
 
 
 def test_rounds_can_be_added_before_fine_tuning(tmp_path):
-    stopped = runs.small(METHOD, out=tmp_path / "run")
+    stopped = small.image_experiment(METHOD, out=tmp_path / "run")
     stopped.listeners.append(StopAfter(stopped, 14))
     with pytest.raises(Interrupted):
         stopped.run()
-    longer, whole = runs.resumed(tmp_path / "run", rounds=4), runs.small(METHOD, rounds=4)
+    longer, whole = small.resume_image_experiment(tmp_path / "run", rounds=4), small.image_experiment(METHOD, rounds=4)
     longer.run()
     whole.run()
-    assert same(runs.everything(longer), runs.everything(whole))
+    assert same(small.state_of(longer), small.state_of(whole))
 
 
 def test_paper_values():

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.func import functional_call
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import (
     COMMON,
     assert_equals_naive,
@@ -20,12 +20,12 @@ CASES = {
     **COMMON,
     "own alpha": {"alpha": 0.5, "join_ratio": 0.6},
     "hessian-free": {"hessian": "hessian-free", "local_epochs": 2, "momentum": 0.5},
-    "hessian-free, batch norm": {"hessian": "hessian-free", "model": toys.with_batch_norm(), "alpha": 0.3},
+    "hessian-free, batch norm": {"hessian": "hessian-free", "model": small.with_batch_norm(), "alpha": 0.3},
     "wide difference": {"hessian": "hessian-free", "delta": 0.1},
     "twice the epochs": {"compat": "pfllib", "local_epochs": 2, "lr_decay": 0.5},
     "larger batches": {"batch_size": 7},
     "hardly any samples": {"sizes": (1, 2, 3, 5), "hessian": "hessian-free"},
-    "hardly any samples, batch norm": {"sizes": (2, 3, 5), "model": toys.with_batch_norm()},
+    "hardly any samples, batch norm": {"sizes": (2, 3, 5), "model": small.with_batch_norm()},
 }
 
 
@@ -43,9 +43,9 @@ def test_with_alpha_0_and_undivided_batches_the_server_equals_fedavg():
 def test_hessian_free_is_the_gradient_of_the_loss_after_a_step():
     """One batch of one client, compared with autograd through the inner step."""
     values = {"sizes": (4,), "rounds": 1, "alpha": 0.4, "lr": 0.1}
-    running = toys.experiment("per-fedavg", **values)
+    running = small.experiment("per-fedavg", **values)
     (batch,) = running.data.batches(0, 1, 0)
-    model = toys.plain().double()
+    model = small.plain().double()
     running.close()
 
     def loss(parameters, samples):
@@ -66,10 +66,10 @@ def test_hessian_free_is_the_gradient_of_the_loss_after_a_step():
 
 def test_a_model_takes_one_step_before_it_predicts():
     values = {"lr": 0.3}
-    with toys.ran("per-fedavg", **values) as running:
+    with small.trained("per-fedavg", **values) as running:
         x, y, _ = next(iter(running.data.batches(0, 3, 0)))
-        server = toys.plain().double()
-        state = {name.removeprefix("server "): t for name, t in toys.state_of(running).items() if "server" in name}
+        server = small.plain().double()
+        state = {name.removeprefix("server "): t for name, t in small.state_of(running).items() if "server" in name}
         server.load_state_dict(state)
         before = F.cross_entropy(server(x), y)
         assert F.cross_entropy(running.client(0)(x), y) < before - 1e-3
@@ -77,7 +77,7 @@ def test_a_model_takes_one_step_before_it_predicts():
 
 
 def test_compat_pfllib_doubles_the_epochs():
-    with toys.ran("per-fedavg", compat="pfllib") as twice, toys.ran("per-fedavg") as once:
+    with small.trained("per-fedavg", compat="pfllib") as twice, small.trained("per-fedavg") as once:
         assert twice.records[0]["samples"] == 2 * once.records[0]["samples"]
     theirs = final("per-fedavg", local_epochs=2)
     assert_same(model_of(final("per-fedavg", compat="pfllib")), model_of(theirs))

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import (
     COMMON,
     assert_equals_naive,
@@ -17,7 +17,7 @@ from tests.methods.naive_personal import PFedMe
 CASES = {
     **COMMON,
     "one inner step": {"k": 1, "local_epochs": 2},
-    "half of the mean": {"beta": 0.5, "join_ratio": 0.6, "model": toys.with_batch_norm()},
+    "half of the mean": {"beta": 0.5, "join_ratio": 0.6, "model": small.with_batch_norm()},
     "weak": {"lam": 1.0, "momentum": 0.5},
     "large inner steps": {"personal_lr": 0.05, "lr_decay": 0.5},
     "decay of theta": {"compat": "pfllib", "momentum": 0.5, "weight_decay": 0.1},

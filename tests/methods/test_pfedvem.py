@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import COMMON, assert_equals_naive, assert_same, distance, final, initial, part_of
 from tests.methods.naive_servers import PFedVEM
 
@@ -22,9 +22,9 @@ def test_rounds_equal_the_naive_implementation(case):
 
 
 def test_all_clients_train_and_the_selected_ones_are_averaged():
-    with toys.ran("pfedvem", join_ratio=0.4, **SHORT) as running:
+    with small.trained("pfedvem", join_ratio=0.4, **SHORT) as running:
         assert running.records[0]["clients_trained"] == 5
-        state = toys.state_of(running)
+        state = small.state_of(running)
     heads = [state[f"client {i} head.weight"] for i in range(5)]
     assert not any(torch.equal(heads[0], other) for other in heads[1:])
 
@@ -58,7 +58,7 @@ def test_the_variance_equals_the_formula():
 
 
 def test_a_client_predicts_with_the_mean_head():
-    with toys.ran("pfedvem", **SHORT) as running:
+    with small.trained("pfedvem", **SHORT) as running:
         x, _ = running.data.take(running.data.union("test"))
         model = running.client(1)
         torch.testing.assert_close(model(x), model.client.head(model.client.extractor(x)))
@@ -66,6 +66,6 @@ def test_a_client_predicts_with_the_mean_head():
 
 def test_init_selects_the_initial_heads():
     backbone = initial("pfedvem", init="backbone")
-    assert torch.equal(backbone["server head.weight"], toys.plain().head.weight.double())
+    assert torch.equal(backbone["server head.weight"], small.plain().head.weight.double())
     normal = initial("pfedvem", init="normal")
     assert normal["server head.weight"].abs().max() > 1 > backbone["server head.weight"].abs().max()

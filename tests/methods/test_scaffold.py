@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pfl_fast.engine.sampling import sample
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods.compare import LONGER, assert_equals_naive, assert_same, distance, final, initial, model_of, part_of
 from tests.methods.naive_regularised import Scaffold
 
@@ -33,9 +33,9 @@ def test_the_servers_control_is_the_mean_over_all_clients():
 
 
 def test_lost_uploads_are_missing_from_the_servers_control():
-    with toys.ran("scaffold", rounds=1, client_dropout=0.4) as running:
+    with small.trained("scaffold", rounds=1, client_dropout=0.4) as running:
         uploads = sample(running.settings, 5, 1).uploading
-        server, theirs = controls(toys.state_of(running), range(5))
+        server, theirs = controls(small.state_of(running), range(5))
     assert len(uploads) == 3
     torch.testing.assert_close(server, theirs[uploads].sum(0) / 5, rtol=1e-9, atol=1e-9)
     assert (theirs.norm(dim=1) > 0).all(), "who is lost has trained all the same"

@@ -3,7 +3,7 @@
 import pytest
 import torch.nn.functional as F  # noqa: N812
 
-from tests.engine import toys
+from tests.engine import small_experiments as small
 from tests.methods import naive_personal, naive_regularised, naive_servers
 from tests.methods.compare import part_of
 from tests.methods.naive import Federation
@@ -33,7 +33,7 @@ SHARED += ["apfl", "fedala", "pfedvem"]
 
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_after_local_tests_use_the_locally_trained_models(method):
-    values = {"eval_at": "after_local", "join_ratio": 0.6, "model": toys.with_batch_norm(), "lr_decay": 0.5}
+    values = {"eval_at": "after_local", "join_ratio": 0.6, "model": small.with_batch_norm(), "lr_decay": 0.5}
     tests = {}
 
     class Tested(FEDERATIONS[method]):
@@ -45,30 +45,30 @@ def test_after_local_tests_use_the_locally_trained_models(method):
             if number == self.settings.rounds:
                 tests[client.number] = F.cross_entropy(predict(self, client.number, x), y).item()
 
-    untrained = toys.experiment(method, **values)
+    untrained = small.experiment(method, **values)
     Tested(method, untrained).rounds()
-    with toys.ran(method, **values) as running:
+    with small.trained(method, **values) as running:
         assert running.records[-1]["test_loss_after_local"] == pytest.approx(sum(tests.values()) / len(tests), rel=1e-6)
 
 
 @pytest.mark.parametrize("method", SHARED)
 def test_global_accuracy_uses_the_servers_extractor_and_head(method):
     values = {"tests": 9, "lr": 0.5}
-    with toys.ran(method, **values) as running:
+    with small.trained(method, **values) as running:
         record = next(r for r in running.records if r["round"] == running.settings.rounds)
         x, y = running.data.take(running.data.union("test"))
-        state = toys.state_of(running)
+        state = small.state_of(running)
     server = {
         f"{part}.{name.removeprefix('server ')}": t
         for part in ("extractor", "head")
         for name, t in part_of(state, part, "server").items()
     }
-    model = toys.plain().double()
+    model = small.plain().double()
     model.load_state_dict(server)
     assert record["test_accuracy_global"] == (model(x).argmax(1) == y).double().mean().item()
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedamp", "fedrep", "fedfomo", "lg-fedavg", "fedbabu"])
 def test_global_accuracy_is_none_if_the_server_has_no_whole_model(method):
-    with toys.ran(method) as running:
+    with small.trained(method) as running:
         assert running.records[0]["test_accuracy_global"] is None

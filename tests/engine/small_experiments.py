@@ -1,4 +1,4 @@
-"""Small federations to test the engine with: a few hundred parameters, a few dozen samples."""
+"""Experiments with a few hundred parameters and at most 160 samples, for tests."""
 
 import itertools
 from contextlib import contextmanager
@@ -9,14 +9,15 @@ from torch import nn
 
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition
+from pfl_fast.data.synthetic import synthetic
 from pfl_fast.experiment import Experiment
 from pfl_fast.models import Backbone
 from pfl_fast.randomness import torch_seed
 
 CLASSES = 3
-# Five features are too few for five clients' subspaces and a generic one: some share theirs. The others
-# are slow.
-FITS = {
+# FedIOS: five features are too few for a subspace per client and a generic one, so clients share subspaces.
+# Other methods: fewer epochs and samples, for speed.
+METHOD_SETTINGS = {
     "fedios": {"rank": 1, "overflow": "cycle"},
     "fedala": {"start_epochs": 2},
     "fedavg-ft": {"fine_tuning_epochs": 2},
@@ -25,11 +26,11 @@ FITS = {
     "pfedme": {"k": 2},
     "pfedvem": {"head_epochs": 2, "samples": 2},
 }
-RAGGED = (11, 4, 7, 3, 9)  # with batches of 4: a last batch of 3, none, of 3, less than a batch, of 1
+RAGGED = (11, 4, 7, 3, 9)  # last of the batches of 4: 3 samples, 4, 3, 3 (the only batch), 1
 
 
 def partition_of(sizes, tests=3, validation=0):
-    """Clients with these numbers of training samples, and as many test and validation samples each as asked for."""
+    """Partition by training ``sizes``, with ``tests`` test and ``validation`` validation samples per client."""
     sizes = list(sizes)
     counts = [*sizes, *[tests] * len(sizes), *[validation] * len(sizes)]
     ends = np.cumsum([0, *counts])
@@ -58,28 +59,28 @@ def _dataset(x, draw, **fields):
 
 
 def plain(inputs=6, width=5):
-    """A linear layer and ReLU under a linear head."""
+    """Linear layer and ReLU, then a linear head."""
     with torch_seed(1):
         extractor = nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU())
         return Backbone(extractor, nn.Linear(width, CLASSES), width)
 
 
 def with_batch_norm(inputs=6, width=5):
-    """BatchNorm between the layers."""
+    """Like :func:`plain`, with BatchNorm before the ReLU."""
     with torch_seed(2):
         extractor = nn.Sequential(nn.Flatten(), nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.ReLU())
         return Backbone(extractor, nn.Linear(width, CLASSES), width)
 
 
 def with_dropout(inputs=6, width=5):
-    """Dropout of half of the features, twice."""
+    """Like :func:`plain`, with dropout of inputs and features."""
     with torch_seed(3):
         extractor = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(0.5))
         return Backbone(extractor, nn.Linear(width, CLASSES), width)
 
 
 def convolutional(channels=2, size=4):
-    """A convolution, for images."""
+    """Convolution and ReLU, then a linear head, for images."""
     with torch_seed(4):
         extractor = nn.Sequential(nn.Conv2d(channels, 3, 3), nn.ReLU(), nn.Flatten())
         width = 3 * (size - 2) ** 2
@@ -87,17 +88,41 @@ def convolutional(channels=2, size=4):
 
 
 def experiment(method, sizes=RAGGED, model=None, dataset=None, tests=3, validation=0, **values):
-    """An experiment on features, unless a data set is given; two rounds of batches of 4, in float64."""
+    """Experiment on :func:`features` by default: two rounds with batches of 4, in float64."""
     partition = partition_of(sizes, tests, validation)
     count = sum(len(i) for split in (partition.train, partition.test, partition.validation) for i in split)
-    values = {**FITS.get(method, {}), **values}
+    values = {**METHOD_SETTINGS.get(method, {}), **values}
     values = {"rounds": 2, "batch_size": 4, "lr": 0.1, "dtype": "float64", "executor": "sequential", **values}
     return Experiment(method, dataset=dataset or features(count), model=model or plain(), partition=partition, **values)
 
 
+def synthetic_images():
+    """Data set of 160 synthetic images in 4 classes."""
+    return synthetic(160, (1, 4, 4), 4, seed=3)
+
+
+def image_inputs(norm=False):
+    """Data set, model and partition of :func:`image_experiment`: six clients, one with less than a batch."""
+    with torch_seed(0):
+        layers = [nn.Flatten(), nn.Linear(16, 8), *([nn.BatchNorm1d(8)] if norm else []), nn.ReLU()]
+        model = nn.Sequential(*layers, nn.Linear(8, 4))
+    return {"dataset": synthetic_images(), "model": model, "partition": partition_of((23, 10, 4, 20, 17, 11))}
+
+
+def image_experiment(method="fedcp", *, norm=False, **settings):
+    """Experiment on synthetic images: three rounds with batches of 5."""
+    values = {"rounds": 3, "executor": "sequential", "lr": 0.1, "batch_size": 5, "report": lambda _: None, **settings}
+    return Experiment(method, **{"head": "4" if norm else "3", **image_inputs(norm), **values})
+
+
+def resume_image_experiment(folder, *, norm=False, report=lambda _: None, **changes):
+    """Resumes an :func:`image_experiment` from its run folder."""
+    return Experiment.resume(folder, report=report, **image_inputs(norm), **changes)
+
+
 @contextmanager
-def ran(method, **values):
-    """An experiment after all its rounds."""
+def trained(method, **values):
+    """Runs all rounds of an experiment, yields the experiment and closes it."""
     running = experiment(method, **values)
     try:
         running.run()
@@ -116,7 +141,7 @@ def train_locally(running, client, view, phases=None):
 
 
 def state_of(running):
-    """Every tensor of the server and of every client, by name."""
+    """Copies of the tensors of the server and of all clients, by name."""
     run = running.round
     found = {f"server {name}": tensor.clone() for name, tensor in run.state.server.items()}
     for client in range(running.data.clients):
@@ -125,16 +150,14 @@ def state_of(running):
     return found
 
 
-TIMES = ("seconds", "seconds_by_part", "samples_per_second")
-
-
-def numbers_of(running):
-    """The records without what depends on the clock."""
-    return [{name: value for name, value in record.items() if name not in TIMES} for record in running.records]
+def untimed_records(running):
+    """Records of the rounds without their timings."""
+    timed = ("seconds", "seconds_by_part", "samples_per_second")
+    return [{name: value for name, value in record.items() if name not in timed} for record in running.records]
 
 
 def differences(mine, theirs, tolerance):
-    """Names of tensors that differ by more than ``tolerance``, with by how much."""
+    """Largest difference of each tensor that differs by more than ``tolerance``, by name."""
     assert mine.keys() == theirs.keys()
     found = {}
     for name, value in mine.items():
@@ -145,7 +168,7 @@ def differences(mine, theirs, tolerance):
 
 
 def assert_same_records(mine, theirs, tolerance):
-    """The same names, and numbers that are equal up to rounding."""
+    """Asserts equal names, and values equal up to ``tolerance``."""
     assert len(mine) == len(theirs)
     for one, other in zip(mine, theirs, strict=True):
         assert one.keys() == other.keys()
