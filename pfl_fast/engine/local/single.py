@@ -37,11 +37,9 @@ class SingleStep(Step):
         self.parameters = parameters
 
     def values(self) -> Tensors:
-        """Returns the trained parameters, detached."""
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
 
     def gradients(self) -> tuple[Tensors, Mapping[str, GradientFactors]]:
-        """Returns gradients at the current values, as tensors and as factors."""
         linear = self.runner.linear
         self.loss, self.recorded = linear.record(self.runner.loss, self.runner.client, self.batch)
         gradients, factors = linear.gradients(self.loss, self.parameters)
@@ -50,7 +48,6 @@ class SingleStep(Step):
         return gradients, factors
 
     def gradient_at(self, values: Tensors, samples: slice = WHOLE, reported: bool = True) -> Tensors:
-        """See :class:`pfl_fast.methods.phases.GradientAt`."""
         parameters = {name: value.detach().requires_grad_() for name, value in values.items()}
         cached = {name: value[samples] for name, value in self.batch.cached.items()}
         batch = Batch(self.batch.x[samples], self.batch.y[samples], self.batch.seed, cached)
@@ -60,7 +57,6 @@ class SingleStep(Step):
         return gradients_of(loss, parameters)
 
     def update(self, gradients: Tensors, factors: Mapping[str, GradientFactors]) -> None:
-        """Updates the parameters in place; tensors read in place move to their write buffers."""
         tensors, buffers = self.runner.tensors, self.runner.write_buffers
         moving = [name for name in buffers if name in self.parameters]
         update(self.phase, gradients, tensors, self.batch.seed, self.settings, identity, factors, buffers)
@@ -91,7 +87,6 @@ class SingleRunner(Runner):
     def load(
         self, views: Sequence[Tensors], phases: Sequence[Phase], settings: StepSettings
     ) -> tuple[Tensors, Tensors]:
-        """Returns the client's tensors, read in place where possible, and write buffers for those."""
         return self.read_in_place(views[0], self.read_only_names(phases, settings))
 
     def read_in_place(self, view: Tensors, read_only: Mapping[str, bool]) -> tuple[Tensors, Tensors]:
@@ -110,28 +105,22 @@ class SingleRunner(Runner):
         return self.scratch(spec.key, spec.value.shape, spec.value.dtype)
 
     def gather(self, views: Sequence[Tensors]) -> Tensors:
-        """Returns the client's tensors."""
         return views[0]
 
     def copy(self, views: Sequence[Tensors]) -> Tensors:
-        """Returns a new copy of the client's tensors."""
         return {spec.key: views[0][spec.key].to(self.device, copy=True) for spec in self.part_table.specs}
 
     def row(self, tensors: Tensors, row: int) -> Tensors:
-        """Returns ``tensors``."""
         return tensors
 
     def begin(self, clients: list[int], tensors: Tensors, write_buffers: Tensors) -> None:
-        """Starts the local training of a client."""
         self.progress = SingleProgress(clients[0], self.device)
         self.tensors, self.write_buffers = tensors, write_buffers
 
     def end(self) -> None:
-        """Releases the client's tensors."""
         self.tensors, self.write_buffers = {}, {}
 
     def begin_phase(self, phase: Phase, loss: Loss, rotation: list[list[str]]) -> None:
-        """Binds the client's tensors; gradients are enabled for the parameters the phase trains."""
         self.phase, self.loss = phase, loss
         bind(self.client, self.tensors, set(self.trained_names(phase)))
         self._parameters = [{name: self.client.get_parameter(name) for name in names} for names in rotation]
@@ -140,35 +129,29 @@ class SingleRunner(Runner):
         """Does nothing: :meth:`begin_phase` has bound the client."""
 
     def batches(self, phase: Phase, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
-        """Yields the batches of an epoch with their number in it."""
         data, client = self.source(phase), self.progress.report.client
         limit = phase.limit(data.steps(client)) if phase.limit else None
         for number, batch in enumerate(islice(data.batches(client, round, epoch), limit)):
             yield number, StackedBatch(WHOLE, *batch)
 
     def seed(self, rows: slice, settings: StepSettings) -> Tensor:
-        """Returns the noise seed of the next step, and seeds dropout."""
         noise = self.noise(settings, self.progress.report.client, self.progress.report.steps)
         if self.seed_names:
             seed_dropout(self.client, noise)
         return torch.tensor(noise, device=self.device)
 
     def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        """Returns the cached values at ``position``."""
         return table.values[position]
 
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
-        """Returns the step on a batch."""
         return SingleStep(self, self._parameters[turn], self.phase, batch, settings)
 
     def active(self, rows: slice) -> Tensors:
-        """Returns the client's tensors."""
         return self.tensors
 
     def logits(
         self, predict: Predict, clients: Sequence[int], tensors: Tensors, split: str, seeds: Callable[[int, int], int]
     ) -> list[tuple[Tensor, Tensor]]:
-        """Returns logits and labels of the client on its samples of ``split``."""
         bind(self.client, {name: tensor.to(self.device) for name, tensor in tensors.items()}, set())
         self.client.eval()
         return [predictions(predict, self.client, self.data, split, clients[0], seeds)]

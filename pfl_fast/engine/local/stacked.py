@@ -43,15 +43,12 @@ class StackedStep(Step):
         self.model_names = model_names
 
     def values(self) -> Tensors:
-        """Returns the trained parameters, detached."""
         return {name: self.active[name] for name in self.names}
 
     def gradients(self) -> tuple[Tensors, Mapping[str, GradientFactors]]:
-        """Returns gradients at the current values, all as tensors."""
         return self.gradient_at(self.values()), {}
 
     def gradient_at(self, values: Tensors, samples: slice = WHOLE, reported: bool = True) -> Tensors:
-        """See :class:`pfl_fast.methods.phases.GradientAt`."""
         parameters = {name: value.detach().requires_grad_() for name, value in values.items()}
         inputs = {name: parameters.get(name, self.active[name]) for name in self.model_names}
         cached = {name: value[:, samples] for name, value in self.batch.cached.items()}
@@ -62,7 +59,6 @@ class StackedStep(Step):
         return gradients_of(losses.sum(), parameters)
 
     def update(self, gradients: Tensors, factors: Mapping[str, GradientFactors]) -> None:
-        """Updates the active rows in place."""
         update(self.phase, gradients, self.active, self.batch.seed, self.settings, torch.vmap)
 
 
@@ -88,7 +84,6 @@ class StackedRunner(Runner):
     def load(
         self, views: Sequence[Tensors], phases: Sequence[Phase], settings: StepSettings
     ) -> tuple[Tensors, Tensors]:
-        """Returns copies of the clients' tensors in reused memory, and no write buffers."""
         tensors = {}
         for spec in self.part_table.specs:
             memory = self.scratch(spec.key, (len(views), *spec.value.shape), spec.value.dtype)
@@ -98,40 +93,32 @@ class StackedRunner(Runner):
         return tensors, {}
 
     def gather(self, views: Sequence[Tensors]) -> Tensors:
-        """Returns copies of the clients' model tensors."""
         return self._stacked(views, self._model_names)
 
     def copy(self, views: Sequence[Tensors]) -> Tensors:
-        """Returns new copies of the clients' tensors."""
         return self._stacked(views, [spec.key for spec in self.part_table.specs])
 
     def _stacked(self, views: Sequence[Tensors], names: Sequence[str]) -> Tensors:
         return {name: torch.stack([view[name].to(self.device) for view in views]) for name in names}
 
     def row(self, tensors: Tensors, row: int) -> Tensors:
-        """Returns the tensors of one client of the stack."""
         return {name: tensor[row] for name, tensor in tensors.items()}
 
     def begin(self, clients: list[int], tensors: Tensors, write_buffers: Tensors) -> None:
-        """Starts the local training of a stack."""
         self.progress = StackProgress(clients, self.device)
         self._tensors = tensors
 
     def end(self) -> None:
-        """Releases the tensors of the stack."""
         self._tensors = {}
 
     def begin_phase(self, phase: Phase, loss: Loss, rotation: list[list[str]]) -> None:
-        """Starts a phase."""
         self._phase, self._rotation = phase, rotation
         self._run = stacked(self.client, loss, self.seed_names)
 
     def bind_client(self, row: int) -> None:
-        """Binds the tensors of one client to the modules."""
         bind(self.client, self.row(self._tensors, row), set())
 
     def batches(self, phase: Phase, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
-        """Yields groups of equally large batches with their number in the epoch."""
         data, clients = self.source(phase), self.progress.clients
         counts = [data.steps(client) for client in clients]
         limits = [phase.limit(count) if phase.limit else count for count in counts]
@@ -145,27 +132,22 @@ class StackedRunner(Runner):
             yield from ((number, group.first(left - group.rows.start)) for group in groups if group.rows.start < left)
 
     def seed(self, rows: slice, settings: StepSettings) -> Tensor:
-        """Returns ``[C]`` noise seeds of the next step of the clients in ``rows``."""
         own = zip(self.progress.clients[rows], self.progress.steps[rows], strict=True)
         return torch.tensor([self.noise(settings, client, step) for client, step in own], device=self.device)
 
     def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        """Returns ``[C, b, ...]`` cached values at ``position [C, b]``."""
         return table.values[table.begin[rows, None] + position]
 
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
-        """Returns the step on a batch of the clients in ``rows``."""
         names = self._rotation[turn]
         return StackedStep(self._run, self.active(rows), names, self._model_names, self._phase, batch, settings)
 
     def active(self, rows: slice) -> Tensors:
-        """Returns views of the clients in ``rows``."""
         return {name: tensor[rows].detach() for name, tensor in self._tensors.items()}
 
     def logits(
         self, predict: Predict, clients: Sequence[int], tensors: Tensors, split: str, seeds: Callable[[int, int], int]
     ) -> list[tuple[Tensor, Tensor]]:
-        """Returns logits and labels of each client on its samples of ``split``."""
         self.client.eval()
         run = stacked(self.client, predict, self.seed_names)
         logits: list[list[Tensor]] = [[] for _ in clients]
