@@ -224,10 +224,11 @@ class Experiment:
             s, executor = self.settings, self.round.executor
             workers = len(executor.workers)
             units = executor.units(sample(s, self.data.clients, 1).training)
-            together = workers * max(len(unit) for unit in units)
+            tested = [*units, *executor.test_units(range(self.data.clients))]
+            together, tested_together = (workers * max(len(unit) for unit in found) for found in (units, tested))
             with self._chosen_ops():
                 self._memory = estimate(
-                    self.part_table, self.method, self.data, s, together, workers, on_disk=s.state == "disk"
+                    self.part_table, self.method, self.data, s, together, tested_together, on_disk=s.state == "disk"
                 )
         return self._memory
 

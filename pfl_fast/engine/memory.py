@@ -75,7 +75,7 @@ def estimate(
     data: FederatedData,
     settings: RoundSettings,
     copies: int,
-    workers: int,
+    tested: int,
     on_disk: bool,
 ) -> Estimate:
     """Estimates the memory of a run without computing anything.
@@ -86,7 +86,7 @@ def estimate(
         data: samples of the clients.
         settings: settings of the rounds.
         copies: number of clients that train at the same time.
-        workers: number of clients that are tested at the same time.
+        tested: number of clients that are tested at the same time.
         on_disk: True if the clients' state is in mapped files, which need no memory.
     """
     program = resident()
@@ -96,13 +96,13 @@ def estimate(
     uploads = sent * len(cohort.uploading)
     client = MetaClient(part_table, method, data, settings)
     own = sum(spec.value.nbytes for spec in part_table.specs)
-    adapted = workers if method.before_test(2, "after_local") or method.before_test(2, "after_agg") else 0
+    adapts = bool(method.before_test(2, "after_local") or method.before_test(2, "after_agg"))
     return Estimate(
         program=program,
         samples=data.bytes,
         client_state=0 if on_disk else ever * part_table.bytes_per_client(),
         server=2 * sum(t.nbytes for t in part_table.server_common.values()) + uploads,
-        training=(copies + adapted) * own + max(copies * client.step_bytes(), workers * client.test_bytes()),
+        training=copies * own + max(copies * client.step_bytes(), tested * (client.test_bytes() + adapts * own)),
     )
 
 
