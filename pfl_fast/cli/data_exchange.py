@@ -27,7 +27,7 @@ IMPORT_FORMATS = ("pfllib", "fl-bench")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
     "--format",
-    "layout",
+    "file_format",
     default="pfllib",
     show_default=True,
     help="file format: pfllib (also FedCP's code) imports a data set with its clients, fl-bench a partition",
@@ -36,7 +36,9 @@ IMPORT_FORMATS = ("pfllib", "fl-bench")
 @click.option("--dataset", help="fl-bench: data set of the partition  [name of the folder]")
 @click.option("--out", type=click.Path(path_type=Path), help="fl-bench: folder to save the partition in")
 @setting_options(["data_dir"])
-def import_(path: Path, layout: str, name: str | None, dataset: str | None, out: Path | None, **values: Any) -> None:
+def import_(
+    path: Path, file_format: str, name: str | None, dataset: str | None, out: Path | None, **values: Any
+) -> None:
     """Import clients of another program from the folder PATH.
 
     Pickled files are read as plain arrays; no code in them is executed.
@@ -48,13 +50,13 @@ def import_(path: Path, layout: str, name: str | None, dataset: str | None, out:
       pfl-fast data import FL-bench/data/cifar10 --format fl-bench --out cifar10-fl-bench
       pfl-fast train fedcp --dataset cifar10 --partition cifar10-fl-bench
     """
-    _check_format(layout, IMPORT_FORMATS)
-    if layout == "fl-bench":
+    _check_format(file_format, IMPORT_FORMATS)
+    if file_format == "fl-bench":
         if name or not out:
             raise ConfigError("--format fl-bench imports a partition: say --out FOLDER, and --dataset, not --name")
         click.echo(import_partition(path, dataset or path.resolve().name, out, values))
     elif dataset or out:
-        raise ConfigError(f"--dataset and --out are options of --format fl-bench, not of {layout}")
+        raise ConfigError(f"--dataset and --out are options of --format fl-bench, not of {file_format}")
     else:
         click.echo(import_dataset(path, name or path.resolve().name, values))
 
@@ -93,9 +95,9 @@ def import_partition(path: Path, dataset: str, out: Path, values: dict[str, Any]
 @click.command()
 @click.argument("name")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--format", "layout", default="pfllib", show_default=True, help="file format: pfllib")
+@click.option("--format", "file_format", default="pfllib", show_default=True, help="file format: pfllib")
 @partition_options
-def export(name: str, out: Path, layout: str, **values: Any) -> None:
+def export(name: str, out: Path, file_format: str, **values: Any) -> None:
     """Distribute the data set NAME over clients and write PFLlib's files to the new folder OUT.
 
     \b
@@ -105,12 +107,14 @@ def export(name: str, out: Path, layout: str, **values: Any) -> None:
     """
     from pfl_fast.data.pfllib import export_pfllib
 
-    _check_format(layout, EXPORT_FORMATS)
+    _check_format(file_format, EXPORT_FORMATS)
     dataset, partition = open_partition(read_settings(name, values, real_data_only=True))
     export_pfllib(dataset, partition, out)
     click.echo(f"{described(partition)}, exported to {out}")
 
 
-def _check_format(layout: str, formats: tuple[str, ...]) -> None:
-    if layout not in formats:
-        raise ConfigError(f"no format {layout!r} (there is {', '.join(formats)}){did_you_mean(layout, formats)}")
+def _check_format(file_format: str, formats: tuple[str, ...]) -> None:
+    if file_format not in formats:
+        raise ConfigError(
+            f"no format {file_format!r} (there is {', '.join(formats)}){did_you_mean(file_format, formats)}"
+        )

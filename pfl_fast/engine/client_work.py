@@ -131,8 +131,9 @@ class ClientWork:
             return {}
         begin = perf_counter()
         scores = self.test.scores(worker, clients, [trained[client] for client in clients], tensors)
+        seconds = (perf_counter() - begin) / len(clients)
         for report in reports:
-            report.test_seconds = (perf_counter() - begin) / len(clients)
+            report.test_seconds = seconds
         return dict(zip(clients, scores, strict=True))
 
     def _mark_trained(self, report: LocalReport, scores: dict[str, Score]) -> None:

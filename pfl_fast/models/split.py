@@ -18,7 +18,7 @@ def split(model: nn.Module, head: str, *, example_input: Tensor) -> Backbone:
         model: classifier that maps ``[b, *input_shape]`` to logits ``[b, C]`` and ends with its head; not modified.
             Dropout becomes :class:`~pfl_fast.nn.SeededDropout` in the copy.
         head: name of the head in ``model.named_modules()``, for example ``"fc"`` or ``"classifier.1"``.
-        example_input: ``[b, *input_shape]``, b at least 1; random rather than zero, as it is used to check the split.
+        example_input: ``[b, *input_shape]``, b at least 1; random rather than zero, to reveal a wrong split.
 
     Raises:
         ConfigError: if there is no such submodule, if the head is not the last layer, if features are not ``[b, K]``,
