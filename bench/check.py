@@ -31,8 +31,6 @@ RACES = {
     "conv_relu_pool_forward_and_backward[second of MNIST-one client]": ("test_conv_relu_pool.py", "plain layers"),
     "cpn_route_forward_and_backward[20 clients]": ("test_cpn_route.py", "reference"),
     "gumbel_mask_forward_and_backward[(64,4096)-False]": ("test_gumbel_mask.py", "eager, torch.rand noise"),
-    "linear_forward_and_backward[10x1024x512]": ("test_linear.py", "torch's layer"),
-    "linear_behind_a_mask[64x4096x2048]": ("test_linear.py", "torch's layer, product added in place"),
     "local_step[fedcp]": ("test_local_step.py", "plain torch"),
     "sgd_with_a_pull": ("test_sgd.py", "explicit gradient, foreach=True"),
     "take_normalized[20x10_of_32x32x3]": ("test_take_normalized.py", "indexing, float, normalise"),

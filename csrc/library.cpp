@@ -12,11 +12,6 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "conv_relu_pool_backward(Tensor grad, Tensor x, Tensor weight, Tensor index, int padding, bool needs_x,"
       " bool needs_weight) -> (Tensor, Tensor, Tensor)");
-  m.def("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
-  m.def(
-      "linear_backward(Tensor grad, Tensor x, Tensor weight, bool needs_x, bool needs_weight, bool needs_bias)"
-      " -> (Tensor, Tensor, Tensor)");
-  m.def("linear_step_(Tensor(a!) weight, Tensor grad, Tensor x, Tensor? start, float lr, float weight_decay) -> ()");
   m.def("mmd_rbf(Tensor x, Tensor y, float[] bandwidths) -> (Tensor, Tensor)");
   m.def(
       "mmd_rbf_backward(Tensor grad, Tensor x, Tensor y, Tensor weights, bool needs_x, bool needs_y)"

@@ -126,8 +126,39 @@ class TapSums {
   Piece pieces_[kChannels][kPieces];
 };
 
+// Calls use(Constant<kernel>) for a kernel size from 1 to kConvMaxKernel.
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+};
+template <int kKernel = 1, class Use>
+void with_kernel(int64_t kernel, Use use) {
+  if (kernel == kKernel) {
+    use(Constant<kKernel>{});
+  } else if constexpr (kKernel < kConvMaxKernel) {
+    with_kernel<kKernel + 1>(kernel, use);
+  }
+}
+
+// Adds the sums of `count` output channels. Only this loop is compiled once per kernel size.
+template <class A>
+void add_taps(int64_t kernel, int64_t count, const A* plane, int64_t pitch, const A* grads, const int32_t* offsets,
+              int64_t pixels, A* sums, int64_t stride) {
+  with_kernel(kernel, [&](auto constant) {
+    constexpr int kKernel = decltype(constant)::value;
+#if defined(__AVX2__)
+    constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // output channels whose sums fit into registers
+#else
+    constexpr int kChannels = 1;
+#endif
+    for (int64_t j = 0; j < count; j += kChannels) {
+      TapSums<A, kKernel, kChannels>::add(plane, pitch, grads + j, offsets + j, pixels, sums + j * stride, stride);
+    }
+  });
+}
+
 // Gradients of the weights and biases of one block of output channels of one client.
-template <class T, int kKernel>
+template <class T>
 class WeightGradient {
  public:
   using A = accumulate_t<T>;
@@ -139,7 +170,7 @@ class WeightGradient {
         grads_(s_, image_.values + 2 * conv_padded_sample(s_)),
         taps_(grads_.values + conv_staged_grads(s_)),
         shifted_copy_(conv_padded_sample(s_) - kConvRowLanes),
-        stride_(s_.channels * kKernel * kConvRowLanes),
+        stride_(s_.channels * s_.kernel * kConvRowLanes),
         bias_(taps_ + kConvOutputs * stride_) {
   }
 
@@ -159,21 +190,11 @@ class WeightGradient {
   }
 
  private:
-#if defined(__AVX2__)
-  static constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // output channels whose sums fit into registers
-#else
-  static constexpr int kChannels = 1;
-#endif
-
   void add_sample(int64_t count) {
     grads_.add_to(bias_);
     for (int64_t channel = 0; channel < s_.channels; ++channel) {
-      const A* plane = image_.values + channel * image_.plane;
-      A* sums = taps_ + channel * kKernel * kConvRowLanes;
-      for (int64_t j = 0; j < count; j += kChannels) {
-        TapSums<A, kKernel, kChannels>::add(plane, image_.pitch, grads_.values + j, grads_.offsets + j, grads_.pixels,
-                                            sums + j * stride_, stride_);
-      }
+      add_taps<A>(s_.kernel, count, image_.values + channel * image_.plane, image_.pitch, grads_.values, grads_.offsets,
+                  grads_.pixels, taps_ + channel * s_.kernel * kConvRowLanes, stride_);
     }
   }
 
@@ -184,8 +205,8 @@ class WeightGradient {
       T* to = static_cast<T*>(w.data) + client * w.client + (first + j) * w.first;
       const A* row = taps_ + j * stride_;
       for (int64_t channel = 0; channel < s_.channels; ++channel) {
-        for (int64_t y = 0; y < kKernel; ++y, row += kConvRowLanes) {
-          write_row(row, kKernel, w.column, to + channel * w.second + y * w.row);
+        for (int64_t y = 0; y < s_.kernel; ++y, row += kConvRowLanes) {
+          write_row(row, s_.kernel, w.column, to + channel * w.second + y * w.row);
         }
       }
     }
@@ -195,15 +216,15 @@ class WeightGradient {
   const ConvReluPoolSizes& s_;
   Image<A> image_;
   Grads<T> grads_;
-  A* taps_;               // [kConvOutputs, channels, kKernel, kConvRowLanes]
+  A* taps_;               // [kConvOutputs, channels, kernel, kConvRowLanes]
   int64_t shifted_copy_;  // offset of the shifted copy: half a cache line off a multiple of a line
   int64_t stride_;
   A* bias_;  // [kConvOutputs]
 };
 
-template <class T, int kKernel>
+template <class T>
 void grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
-  WeightGradient<T, kKernel> gradient(p, scratch);
+  WeightGradient<T> gradient(p, scratch);
   const int64_t blocks = conv_output_blocks(p.sizes);
   for (int64_t task = begin; task < end; ++task) {
     gradient.run(task / blocks, task % blocks * kConvOutputs);
@@ -211,7 +232,7 @@ void grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, doub
 }
 
 // Gradient of one sample: adds gradient * kernel at the receptive field of each maximum.
-template <class T, int kKernel>
+template <class T>
 class InputGradient {
  public:
   using A = accumulate_t<T>;
@@ -247,8 +268,8 @@ class InputGradient {
     for (int64_t output = 0; output < s_.outputs; ++output) {
       const T* from = static_cast<const T*>(w.data) + client * w.client + output * w.first;
       for (int64_t channel = 0; channel < s_.channels; ++channel) {
-        for (int64_t y = 0; y < kKernel; ++y, to += kKernel) {
-          read_row(from + channel * w.second + y * w.row, w.column, kKernel, to);
+        for (int64_t y = 0; y < s_.kernel; ++y, to += s_.kernel) {
+          read_row(from + channel * w.second + y * w.row, w.column, s_.kernel, to);
         }
       }
     }
@@ -256,10 +277,10 @@ class InputGradient {
 
  private:
   void add_kernel(int64_t output, A* __restrict window, A grad) const {
-    const A* __restrict kernel = kernels_ + output * s_.channels * kKernel * kKernel;
+    const A* __restrict kernel = kernels_ + output * s_.channels * s_.kernel * s_.kernel;
     for (int64_t channel = 0; channel < s_.channels; ++channel, window += image_.plane) {
-      for (int64_t y = 0; y < kKernel; ++y, kernel += kKernel) {
-        for (int64_t x = 0; x < kKernel; ++x) {
+      for (int64_t y = 0; y < s_.kernel; ++y, kernel += s_.kernel) {
+        for (int64_t x = 0; x < s_.kernel; ++x) {
           window[y * image_.pitch + x] = window[y * image_.pitch + x] + grad * kernel[x];
         }
       }
@@ -270,12 +291,12 @@ class InputGradient {
   const ConvReluPoolSizes& s_;
   Image<A> image_;
   Grads<T> grads_;
-  A* kernels_;  // [outputs, channels, kKernel, kKernel]
+  A* kernels_;  // [outputs, channels, kernel, kernel]
 };
 
-template <class T, int kKernel>
+template <class T>
 void grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
-  InputGradient<T, kKernel> gradient(p, scratch);
+  InputGradient<T> gradient(p, scratch);
   for (int64_t i = begin; i < end; ++i) {
     if (i == begin || i % p.sizes.samples == 0) {
       gradient.read_kernels(i / p.sizes.samples);
@@ -284,46 +305,14 @@ void grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* s
   }
 }
 
-template <int kValue>
-struct Constant {
-  static constexpr int value = kValue;
-};
-
-// Calls use(Constant<kernel>).
-template <class Use>
-void with_kernel(int64_t kernel, Use use) {
-  switch (kernel) {
-    case 1:
-      return use(Constant<1>{});
-    case 2:
-      return use(Constant<2>{});
-    case 3:
-      return use(Constant<3>{});
-    case 4:
-      return use(Constant<4>{});
-    case 5:
-      return use(Constant<5>{});
-    case 6:
-      return use(Constant<6>{});
-    case 7:
-      return use(Constant<7>{});
-  }
-}
-
 }  // namespace
 
 void conv_relu_pool_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
-  with_type(p.sizes.dtype, [&](auto type) {
-    with_kernel(p.sizes.kernel,
-                [&](auto kernel) { grad_weight<decltype(type), decltype(kernel)::value>(p, begin, end, scratch); });
-  });
+  with_type(p.sizes.dtype, [&](auto type) { grad_weight<decltype(type)>(p, begin, end, scratch); });
 }
 
 void conv_relu_pool_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
-  with_type(p.sizes.dtype, [&](auto type) {
-    with_kernel(p.sizes.kernel,
-                [&](auto kernel) { grad_x<decltype(type), decltype(kernel)::value>(p, begin, end, scratch); });
-  });
+  with_type(p.sizes.dtype, [&](auto type) { grad_x<decltype(type)>(p, begin, end, scratch); });
 }
 
 }  // namespace PFL_CAPABILITY

@@ -56,6 +56,12 @@ inline __m256 multiply_add(__m256 a, __m256 b, __m256 c) {
 inline __m256d multiply_add(__m256d a, __m256d b, __m256d c) {
   return _mm256_fmadd_pd(a, b, c);
 }
+#else
+// Without FMA the product is rounded too: last bits may differ from processors that have it.
+template <class Vector>
+inline Vector multiply_add(const Vector& a, const Vector& b, const Vector& c) {
+  return a * b + c;
+}
 #endif
 
 template <class A>

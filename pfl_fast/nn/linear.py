@@ -15,9 +15,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from pfl_fast import ops
-from pfl_fast.ops.linear import torch_is_faster
-
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
@@ -55,14 +52,13 @@ class LinearRecorder:
 
 
 class Linear(nn.Linear):
-    """``nn.Linear`` computed by :func:`pfl_fast.ops.linear`; records its calls in ``recorder``.
+    """``nn.Linear`` that records its calls in ``recorder``.
 
-    Parameters have the names and initial values of ``nn.Linear``. Under autocast, and for inputs other than ``[b, k]``,
-    the layer falls back to ``F.linear``.
+    Parameters have the names and initial values of ``nn.Linear``.
 
     While recording is on, the weight is detached from the graph; the owner of the recorder computes its gradient from
-    the recorded input and output gradient. Calls on ``[b, k]`` are recorded if gradients are enabled and the weight is
-    a leaf that requires a gradient.
+    the recorded input and output gradient. Calls on ``[b, k]`` without autocast are recorded if gradients are enabled
+    and the weight is a leaf that requires a gradient.
 
     >>> layer, x = Linear(3, 2), torch.ones(4, 3)
     >>> layer.recorder = LinearRecorder(enabled=True)
@@ -79,20 +75,21 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Returns ``[b, n]`` for ``[b, k]``."""
         weight, recorder = self.weight, self.recorder
-        if x.dim() != 2 or (not x.is_meta and torch.is_autocast_enabled(x.device.type)):
+        if recorder is None or not recorder.enabled or not _wants_gradient(weight) or not _is_plain(x):
             return F.linear(x, weight, self.bias)
-        product = F.linear if torch_is_faster(x, weight) else ops.linear
-        if recorder is None or not recorder.enabled or not _wants_gradient(weight):
-            return product(x, weight, self.bias)
         if not x.requires_grad:
             x = x.detach().requires_grad_()  # the output needs a node in the graph
-        y = product(x, weight.detach(), self.bias)
+        y = F.linear(x, weight.detach(), self.bias)
         recorder.calls.append(LinearCall(self, x.detach(), get_gradient_edge(y), x._version))
         return y
 
 
 def _wants_gradient(weight: Tensor) -> bool:
     return weight.requires_grad and weight.is_leaf and torch.is_grad_enabled()
+
+
+def _is_plain(x: Tensor) -> bool:
+    return x.dim() == 2 and (x.is_meta or not torch.is_autocast_enabled(x.device.type))
 
 
 def replace_linear(module: _Module) -> _Module:

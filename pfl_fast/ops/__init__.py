@@ -17,8 +17,6 @@ from pfl_fast.ops.conv_relu_pool import conv_relu_pool
 from pfl_fast.ops.cpn_route import cpn_route
 from pfl_fast.ops.distill_losses import distill_losses
 from pfl_fast.ops.gumbel_mask import gumbel_mask
-from pfl_fast.ops.linear import linear
-from pfl_fast.ops.linear_step import linear_step_
 from pfl_fast.ops.mix import mix
 from pfl_fast.ops.mmd_rbf import mmd_rbf
 from pfl_fast.ops.orthogonal_project import orthogonal_project
@@ -36,8 +34,6 @@ __all__ = [
     "cpn_route",
     "distill_losses",
     "gumbel_mask",
-    "linear",
-    "linear_step_",
     "mix",
     "mmd_rbf",
     "orthogonal_project",

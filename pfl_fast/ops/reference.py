@@ -98,25 +98,6 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
     return by_client.reshape(*batch, samples, outputs, *pooled.shape[-2:]).to(x.dtype)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Returns ``x @ weight.mT + bias``, a batched product for stacked clients."""
-    sum_type = torch.promote_types(x.dtype, torch.float32)
-    product = x.to(sum_type) @ weight.to(sum_type).mT
-    return (product if bias is None else product + bias.to(sum_type).unsqueeze(-2)).to(x.dtype)
-
-
-def linear_step_(
-    weight: Tensor, grad: Tensor, x: Tensor, *, lr: float, weight_decay: float = 0.0, start: Tensor | None = None
-) -> None:
-    """Computes the gradient as one matrix product and performs an SGD step with it."""
-    sum_type = torch.promote_types(weight.dtype, torch.float32)
-    old = (weight if start is None else start).to(sum_type)
-    gradient = grad.to(sum_type).mT @ x.to(sum_type)
-    if weight_decay != 0:
-        gradient = gradient.add(old, alpha=weight_decay)
-    weight.copy_(old.add(gradient, alpha=-lr))
-
-
 def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> Tensor:
     """Computes the MMD as FedCP's code does, with distances from Gram matrices and one exponential per bandwidth.
 

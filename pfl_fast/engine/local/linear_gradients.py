@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfl_fast import ops
 from pfl_fast.methods.base import Batch, Client, Loss, Tensors
 from pfl_fast.nn import Linear, LinearRecorder
 
@@ -31,7 +30,7 @@ class GradientFactors:
     def sgd_step_(self, weight: Tensor, start: Tensor, lr: float, weight_decay: float) -> None:
         """Writes the result of an SGD step without momentum from ``start`` to ``weight``; they may be the same."""
         for dy, x in self.pairs:
-            ops.linear_step_(weight, dy, x, lr=lr, weight_decay=weight_decay, start=start)
+            torch.addmm(start, dy.t(), x, beta=1 - lr * weight_decay, alpha=-lr, out=weight)
             start, weight_decay = weight, 0.0
 
     def product_(self, out: Tensor) -> Tensor:
