@@ -95,7 +95,8 @@ def check_sdist(sdist, wheel, folder):
 
 def package_files(wheel):
     """Returns the names of the package's files in a wheel."""
-    return {name for name in ZipFile(wheel).namelist() if name.startswith("pfl_fast/")}
+    names = ZipFile(wheel).namelist()
+    return {name for name in names if name.startswith("pfl_fast/") and not name.endswith("/")}
 
 
 def main(wheel, *requirements):
