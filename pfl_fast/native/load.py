@@ -7,7 +7,6 @@ damaged libraries are recompiled.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import warnings
 from dataclasses import dataclass
@@ -39,28 +38,18 @@ def installed_folder() -> Path:
     return Path(__file__).resolve().parent / "lib"
 
 
-def is_sound(folder: Path, sources: str) -> bool:
-    """Returns True if ``folder`` holds an undamaged library of these sources."""
-    info = build.BuildInfo.read(folder)
-    if info is None or info.sources != sources:
-        return False
-    try:
-        return hashlib.sha256((folder / build.LIBRARY).read_bytes()).hexdigest() == info.sha256
-    except OSError:
-        return False
-
-
 def find_or_build() -> Path:
     """Returns the folder of an undamaged library, after compiling one if necessary."""
+    build.check_torch(torch.__version__)
     sources = build.source_hash(build.source_folder())
-    if is_sound(installed_folder(), sources):
+    if build.is_sound(installed_folder(), sources):
         return installed_folder()
     plan = build.make_plan(torch_has_cuda=torch.version.cuda is not None)
     home = cache_folder() / "native"
     folder, scratch = home / build.cache_key(plan, sources), home / build.scratch_name(plan, build.source_folder())
     home.mkdir(parents=True, exist_ok=True)
     with FileLock(scratch.with_suffix(".lock")):  # a second process waits here and then uses the library of the first
-        if not is_sound(folder, sources):
+        if not build.is_sound(folder, sources):
             kinds = "CPU and CUDA" if plan.cuda else "CPU"
             print(f"pfl-fast: compiling the native library ({kinds}) once, into {folder}", file=sys.stderr, flush=True)
             info = build.build(folder, scratch, plan)

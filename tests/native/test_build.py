@@ -1,11 +1,13 @@
 """Tests of build plans, compiler flags and compiled objects."""
 
+import io
 import platform
 import subprocess
+import time
 
 import pytest
 
-from pfl_fast.native import build
+from pfl_fast.native import build, progress
 
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
 
@@ -83,11 +85,26 @@ def test_source_hash_follows_the_sources(tmp_path):
     assert build.source_hash(tmp_path) != before
 
 
+def test_source_hash_follows_the_flags_and_no_path(tmp_path, monkeypatch):
+    for name in ("plain", "with space: and $"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.cpp").write_text("int a;")
+    before = build.source_hash(tmp_path / "plain")
+    assert build.source_hash(tmp_path / "with space: and $") == before
+    for name in ("CXX", "TORCH_CUDA_ARCH_LIST", "DEBUG"):
+        monkeypatch.setenv(name, "1")
+    assert build.source_hash(tmp_path / "plain") == before
+    monkeypatch.setattr(build, "EXACT_FLAGS", ())
+    assert build.source_hash(tmp_path / "plain") != before
+
+
 @needs_compiler
 def test_default_build_is_portable():
     """No flag depends on the build machine; only kernels chosen at run time use AVX."""
     plan = build.Plan(cxx="c++", nvcc=None, architectures=(), debug=False)
-    text = build.ninja_file(build.source_folder(), plan, build.Path("torch"))
+    folder = build.source_folder()
+    names = [file.relative_to(folder) for file in build.source_files(folder)]
+    text = build.ninja_file(folder, names, plan, build.Path("torch"))
     assert "native" not in text.replace(build.LIBRARY, "")
     rule = next(line for line in text.splitlines() if line.startswith("  command = c++"))
     assert "-mavx" not in rule
@@ -105,3 +122,88 @@ def test_vector_code_cannot_leak_into_shared_functions(source, tmp_path):
     subprocess.run(list(map(str, command)), check=True)
     symbols = subprocess.run(["nm", tmp_path / "kernel.o"], capture_output=True, text=True, check=True).stdout
     assert [line for line in symbols.splitlines() if line.split()[-2] in "WVu"] == []
+
+
+def fake_ninja(folder, lines, code=0):
+    """Fake ninja that plans two files, prints ``lines`` and exits with ``code``."""
+    (folder / "lines").write_text(lines)
+    (folder / "plan").write_text("[1/3] a.o\n[2/3] b.o\n[3/3] libpfl_fast.so\n")
+    ninja = folder / "ninja"
+    ninja.write_text(
+        f'#!/bin/sh\nfor word; do [ "$word" = -n ] && exec cat {folder}/plan; done\n'
+        f"cat {folder}/lines; sleep 0.3; exit {code}\n"
+    )
+    ninja.chmod(0o755)
+
+
+@pytest.fixture
+def reports(monkeypatch):
+    """Lets progress be reported every 0.1 s."""
+    monkeypatch.setattr(progress, "INTERVAL_LOG", 0.1)
+
+
+@pytest.mark.usefixtures("reports")
+def test_compiling_reports_files_and_time_left(tmp_path, monkeypatch, capsys):
+    fake_ninja(tmp_path, "[1/3] a.o\na warning [2/3] b.o\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    sources = {name: tmp_path / f"{name}.cpp" for name in ("a", "b")}
+    for file in sources.values():
+        file.write_text("int i;")
+    build.run_ninja(tmp_path / "scratch", "".join(f"build {n}.o: cxx {f}\n" for n, f in sources.items()))
+    assert "pfl-fast: compiled 1 of 2 files in 0 s, about 0 s left\n" in capsys.readouterr().err
+
+
+def test_failed_compilation_shows_the_last_30_lines(tmp_path, monkeypatch):
+    fake_ninja(tmp_path, "\n".join(f"line {n}" for n in range(50)), code=1)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(build.BuildError, match="failed:\nline 20\n") as caught:
+        build.run_ninja(tmp_path / "scratch", "")
+    assert str(caught.value).endswith("line 49")
+
+
+def test_costs_are_those_of_the_last_build_else_bytes(tmp_path):
+    (tmp_path / "a b.cpp").write_text("x" * 70)
+    text = f"build a.o: cxx {build.escape(tmp_path / 'a b.cpp')}\nbuild b.o: nvcc {tmp_path}/a$ b.cpp\n"
+    (tmp_path / ".ninja_log").write_text("# ninja log v5\n1\t2001\t99\tb.o\tabc\n5\t6\t7\tgone.o\tabc\n")
+    assert build.estimated_costs(tmp_path, text) == {"a.o": 70, "b.o": 2000}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_terminal_shows_one_line_rewritten_in_place():
+    stream = Terminal()
+    with progress.Progress({"a.o": 3, "b.o": 1}, stream, interval=0.05) as shown:
+        shown.finish("a.o")
+        shown.finish("not planned.o")
+        time.sleep(0.2)
+        shown.finish("b.o")
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert "\rpfl-fast: compiled 1 of 2 files in 0 s, about 0 s left\033[K" in text
+    assert text.endswith("\rpfl-fast: compiled 2 of 2 files in 0 s\033[K\n")
+
+
+def test_time_left_follows_the_cost_of_files(monkeypatch):
+    shown = progress.Progress({"slow.o": 90, "fast.o": 10}, io.StringIO())
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 10)
+    assert "left" not in shown.line()
+    shown.finish("fast.o")
+    assert shown.line().endswith("compiled 1 of 2 files in 10 s, about 1 min 30 s left")
+
+
+def test_short_compilation_reports_nothing():
+    stream = io.StringIO()
+    with progress.Progress({"a.o": 1}, stream) as shown:
+        shown.finish("a.o")
+    assert stream.getvalue() == ""
+
+
+def test_old_torch_is_named_with_the_remedy():
+    build.check_torch("2.13.0a0+git1")
+    build.check_torch("3.0")
+    with pytest.raises(build.BuildError, match=r"needs torch 2\.13 or later, got torch 2\.9\.1\+cpu: pip install"):
+        build.check_torch("2.9.1+cpu")
