@@ -44,7 +44,7 @@ def experiment_of(clients: int, cohort: int, width: int, classes: int) -> Experi
         rounds=ROUNDS,
         eval_clients="selected",
         eval_every=ROUNDS,
-        report=lambda _: None,
+        log=lambda _: None,
     )
 
 

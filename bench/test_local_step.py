@@ -29,7 +29,7 @@ def one_client(method):
         model="cnn",
         batch_size=BATCH,
         executor="sequential",
-        report=lambda _: None,
+        log=lambda _: None,
     )
 
 

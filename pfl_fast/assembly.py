@@ -92,7 +92,7 @@ def find_method(method: str | type[Method]) -> type[Method]:
     return METHODS[method]
 
 
-def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
+def load_named(settings: Settings, log: Callable[[str], None]) -> Dataset:
     """Loads the data set that the settings name; see :func:`pfl_fast.data.load.load`."""
     folder = Path(settings.data_dir).expanduser() if settings.data_dir else None
     return load(
@@ -101,7 +101,7 @@ def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
         size=settings.image_size,
         real_only=settings.real_data_only,
         stand_in_samples=settings.samples,
-        report=report,
+        log=log,
         progress=shown,
     )
 

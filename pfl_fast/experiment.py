@@ -49,7 +49,7 @@ class Experiment:
         partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or ``"auto"``.
         preset: preset of the method, such as FedCP's ``"official"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
-        report: called with every message to the user.
+        log: called with every message to the user.
         resolved: settings and options that :func:`pfl_fast.assembly.resolve` returned, instead of preset and values.
         values: settings (``rounds=10``) and options of the method (``lam=1``).
 
@@ -71,17 +71,16 @@ class Experiment:
         partition: str | Partition = "auto",
         preset: str | None = None,
         out: str | Path | None = None,
-        report: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
         resolved: assembly.Resolved | None = None,
         **values: Any,
     ) -> None:
         given = {"dataset": dataset, "model": model, "partition": partition}
         values.update({name: value for name, value in given.items() if isinstance(value, str)})
-        self.report = report
         self.method_class = assembly.find_method(method)
         resolved = resolved or assembly.resolve(self.method_class, values, preset=preset)
-        self.metrics = find_metrics(resolved.settings.metrics, report)
-        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, report)
+        self.metrics = find_metrics(resolved.settings.metrics, log)
+        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, log)
         name = assembly.model_name(resolved.settings.model if isinstance(model, str) else model, self.dataset)
         resolved = resolved.with_model(name)
         self.settings, self.options = resolved.settings, resolved.options
@@ -111,12 +110,12 @@ class Experiment:
             self.listeners.append(folder)
 
     @classmethod
-    def resume(cls, folder: str | Path, report: Callable[[str], None] = print, **changes: Any) -> Experiment:
+    def resume(cls, folder: str | Path, log: Callable[[str], None] = print, **changes: Any) -> Experiment:
         """Continues a run from its newest usable checkpoint; results equal those of an uninterrupted run to the bit.
 
         Args:
             folder: run folder, ``out`` of the experiment that started the run.
-            report: called with every message to the user.
+            log: called with every message to the user.
             changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and those of
                 ``method``, ``dataset``, ``model`` and ``partition`` that were objects instead of names.
         """
@@ -126,9 +125,9 @@ class Experiment:
         values = config.read(folder / "config.toml")
         objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
         refuse_changes(values, changes)
-        experiment = cls(report=report, **{**values, **changes, **objects})
+        experiment = cls(log=log, **{**values, **changes, **objects})
         run = RunFolder(folder, experiment.settings.checkpoint_seconds)
-        run.restore(experiment, report)
+        run.restore(experiment, log)
         experiment.listeners.append(run)
         return experiment
 

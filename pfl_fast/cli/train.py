@@ -114,7 +114,7 @@ def train(
     check_empty(folder)
     try:
         run_experiment(
-            lambda report: Experiment(request.method, resolved=request.resolved, out=folder, report=report),
+            lambda log: Experiment(request.method, resolved=request.resolved, out=folder, log=log),
             folder,
             quiet,
             as_arguments({name: value for name, value in request.values_with_preset.items() if name in SETTINGS}),

@@ -192,7 +192,7 @@ def test_the_selectors_gradient_is_a_finite_difference_of_the_loss():
 
 def test_the_digits_cnn_is_cut_after_its_convolutions():
     dataset = synthetic(60, (3, 8, 8), 3, seed=1)
-    values = {"dataset": dataset, "model": "digits-cnn", "clients": 2, "partition": "iid", "report": lambda _: None}
+    values = {"dataset": dataset, "model": "digits-cnn", "clients": 2, "partition": "iid", "log": lambda _: None}
     part_table = Experiment("fedpick", **values).part_table
     assert part_table.client.selector.logits[0].weight.shape == (256, 512)
     assert part_table.client.relevant_head[0].weight.shape == (2048, 512)

@@ -77,15 +77,15 @@ class RunFolder(Listener):
         except OSError as error:
             raise RunFolderError(f"{self.folder}: cannot be written ({error}); choose another --out") from error
 
-    def restore(self, run: RunView, report: Callable[[str], None]) -> None:
+    def restore(self, run: RunView, log: Callable[[str], None]) -> None:
         """Restores the newest usable checkpoint and removes results of later rounds from the result files."""
-        run_info = checkpoint.restore(run.state, self.checkpoints, report)
+        run_info = checkpoint.restore(run.state, self.checkpoints, log)
         done = run.state.rounds_done if run_info is not None else -1
         if run_info is not None:
             check_same_experiment(run_info.result_settings, run.result_settings())
             run.bests.update(run_info.bests)
             self._check_rounds_can_be_added(run_info.rounds, run)
-        run.records[:] = [r for r in read_metrics(self.metrics, report) if r["round"] <= done]
+        run.records[:] = [r for r in read_metrics(self.metrics, log) if r["round"] <= done]
         self._rewrite(self.metrics, [json.dumps(r) for r in run.records])
         if self.clients.exists():
             self._drop_client_rows(after=done, columns=client_columns(run))
@@ -223,7 +223,7 @@ class _disk_errors:  # noqa: N801 used like a function
             ) from error
 
 
-def read_metrics(file: Path, report: Callable[[str], None]) -> list[dict[str, Any]]:
+def read_metrics(file: Path, log: Callable[[str], None]) -> list[dict[str, Any]]:
     """Returns the JSON objects of the rounds of a run; unreadable lines are left out."""
     rows: list[dict[str, Any]] = []
     if not file.exists():
@@ -232,7 +232,7 @@ def read_metrics(file: Path, report: Callable[[str], None]) -> list[dict[str, An
         try:
             rows.append(dict(json.loads(line)))
         except (json.JSONDecodeError, TypeError, ValueError):
-            report(f"{file}: line {number} cannot be read and is left out")
+            log(f"{file}: line {number} cannot be read and is left out")
     return rows
 
 
