@@ -243,7 +243,7 @@ class Experiment:
             "data": self.dataset.source,
             "model": self.settings.model,
             "clients": self.data.clients,
-            "partition": self.partition.kind,
+            "partition": self.partition.rule,
             "partition_hash": self.partition.hash,
             "batch_norm": self.part_table.batch_norm,
             "executor": self.round.executor.name,
@@ -254,7 +254,8 @@ class Experiment:
     def method_name(self) -> str:
         """Name of the method on the command line."""
         return next(
-            (name for name, kind in METHODS.items() if kind is self.method_class), self.method_class.__name__.lower()
+            (name for name, method in METHODS.items() if method is self.method_class),
+            self.method_class.__name__.lower(),
         )
 
     def client(self, number: int) -> ClientModel:

@@ -51,7 +51,7 @@ def methods_with(option: str) -> list[str]:
     """Returns the names of all methods with an option of this name."""
     from pfl_fast.methods import METHODS
 
-    return [name for name, kind in METHODS.items() if option in {f.name for f in fields(kind.Options)}]
+    return [name for name, method in METHODS.items() if option in {f.name for f in fields(method.Options)}]
 
 
 def with_dashes(token: str) -> str:

@@ -209,7 +209,7 @@ def test_stand_ins_have_the_shape_of_the_real_set(raw, name):
     entry, said = catalogue.DATASETS[name], []
     data = load(name, folder=raw, download=False, stand_in_samples=211, log=said.append)
     assert data.source == "synthetic stand-in"
-    assert (len(data), data.input_shape, data.kind) == (211, entry.input_shape, entry.kind)
+    assert (len(data), data.input_shape, data.modality) == (211, entry.input_shape, entry.modality)
     assert (len(data.classes), len(data.domains)) == (entry.classes, entry.domains)
     assert data.y.max() == min(entry.classes, 211) - 1
     assert (data.mean, data.std) == (entry.mean, entry.std)

@@ -215,7 +215,7 @@ class _disk_errors:  # noqa: N801 used like a function
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, error_class: type | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
             raise RunFolderError(
                 f"{self.file}: cannot be written ({error.strerror}); free some space, then `pfl-fast resume "
