@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.engine.client_results import Bests, LocalReport
 from pfl_fast.engine.executors import make_executor
-from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import find_metrics
-from pfl_fast.engine.results.records import Bests, RoundRecord, keep_bests, summarise_run
+from pfl_fast.engine.results.records import RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.round import Round
 from pfl_fast.engine.sampling import sample

@@ -13,7 +13,9 @@ from pfl_fast.data.federated import CHUNK_BYTES, EVALUATION_BATCH, FederatedData
 from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.engine.local.optimizer import StepSettings
-from pfl_fast.engine.local.single import SingleRunner
+from pfl_fast.engine.local.progress import SingleProgress
+from pfl_fast.engine.local.single import SinglePhase, SingleRunner
+from pfl_fast.engine.local.trainer import WHOLE
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.part_table import PartTable
@@ -143,12 +145,10 @@ class MetaClient:
         return used + cached + max(batch.x.nbytes, min(CHUNK_BYTES, self.samples * self.sample.nbytes))
 
     def _step(self, phase: Phase, batch: Batch, names: list[str]) -> None:
-        self.runner.begin([0], dict(self.tensors), {})
-        self.runner.begin_phase(phase, phase.loss, [names])
+        run = SinglePhase(self.runner, phase, phase.loss, [names], SingleProgress([0], META), dict(self.tensors), {})
         with torch.no_grad():
             batch.cached = {name: cache.compute(self.runner.client, batch.x) for name, cache in phase.cached.items()}
-        settings = self.settings.for_phase(phase)
-        self.runner.step(batch, slice(None), 0, settings).run()
+        run.step(batch, WHOLE, 0, self.settings.for_phase(phase)).run()
 
     def test_bytes(self) -> int:
         """Returns the memory of the prediction for a batch of test samples."""

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from pfl_fast.engine.client_results import Score, Value
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.models import find_object
 
 Metric = Callable[[Tensor, Tensor], float | Tensor | None]
-Value = float | list[float | None] | None  # a metric's value as JSON holds it
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float | None:
@@ -125,32 +125,6 @@ def find_metrics(names: Iterable[str], log: Callable[[str], None] = print) -> di
                 raise ConfigError(f"metrics: the name of {path!r} is already that of another metric; rename it")
         found[name] = function if path in _BUILT_IN else UserMetric(name, function, log)
     return found
-
-
-@dataclass(frozen=True)
-class Score:
-    """Result of a model on a set of samples.
-
-    Attributes:
-        samples: number of samples.
-        correct: number of correctly classified samples.
-        metrics: values by name of the metric.
-    """
-
-    samples: int
-    correct: int
-    metrics: dict[str, Value] = field(default_factory=dict)
-
-    @property
-    def accuracy(self) -> float:
-        """Fraction of correct samples; NaN without samples."""
-        return self.correct / self.samples if self.samples else math.nan
-
-    @property
-    def loss(self) -> float:
-        """Mean cross entropy; 0 without samples."""
-        value = self.metrics.get("loss")
-        return value if isinstance(value, float) else 0.0
 
 
 def score(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> Score:

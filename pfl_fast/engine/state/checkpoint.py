@@ -22,9 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from pfl_fast import atomic
-from pfl_fast.engine.local.progress import LocalReport
-from pfl_fast.engine.results.metrics import Score
-from pfl_fast.engine.results.records import Bests
+from pfl_fast.engine.client_results import Bests, LocalReport, Score
 from pfl_fast.engine.state.run_state import PartialRound, RunState
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Tensors
