@@ -167,11 +167,12 @@ class Experiment:
         runs, stop = self.round, self.round.executor.stop
         self._tell("started")
         try:
-            while not self._is_done():
+            while runs.state.rounds_done < runs.last_round:
                 with stop_on_signals(stop), self._chosen_ops():
                     if stop.is_set():
                         raise Interrupted
-                    record = runs.run() if runs.state.rounds_done or not self._wants_initial() else runs.run_initial()
+                    initial = self.settings.eval_initial and not self.records and not runs.state.rounds_done
+                    record = runs.run_initial() if initial else runs.run()
                     self._keep(record)
                 yield record.values
         except (Interrupted, PflFastError) as error:
@@ -186,12 +187,6 @@ class Experiment:
             return
         with suppress(PflFastError):  # the first error is the cause of the second
             self._tell("interrupted")
-
-    def _is_done(self) -> bool:
-        return self.round.state.rounds_done >= self.round.last_round
-
-    def _wants_initial(self) -> bool:
-        return self.settings.eval_initial and not self.records
 
     def _chosen_ops(self) -> AbstractContextManager[None]:
         return nullcontext() if self.settings.ops == "auto" else ops.use(self.settings.ops)

@@ -236,10 +236,10 @@ class FederatedData:
             yield ClientBatch(*self._taken(order.cut(full, full + rest)))
 
     def stack_order(self, clients: Sequence[int]) -> list[int]:
-        """Returns the clients in the order of :meth:`stacked`: most batches first, then the larger last batch."""
+        """Returns the clients as :meth:`stacked_batches` orders them: most batches first, then larger last batches."""
         return sorted(clients, key=lambda c: (-self.steps(c), -(self._rest[c] or self.batch_size), c))
 
-    def stacked(self, clients: Sequence[int], round: int, epoch: int) -> Iterator[list[StackedBatch]]:
+    def stacked_batches(self, clients: Sequence[int], round: int, epoch: int) -> Iterator[list[StackedBatch]]:
         """Yields one epoch of several clients, with the samples and augmentation of :meth:`batches`, without padding.
 
         Each item holds the batches of one step: those of the clients with a full batch, then one group per size of

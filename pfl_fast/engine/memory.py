@@ -95,7 +95,7 @@ def estimate(
     cohort = sample(settings, data.clients, 1)
     ever = min(data.clients, len(cohort.training) * settings.rounds)
     sent = sum(e.value.nbytes for e in part_table.uploaded) + sum(e.value.nbytes for e in part_table.mixed)
-    uploads = sent * len(cohort.uploading)
+    upload_bytes = sent * len(cohort.uploading)
     client = MetaClient(part_table, method, data, settings)
     own = sum(spec.value.nbytes for spec in part_table.specs)
     adapts = bool(method.before_test(2, "after_local") or method.before_test(2, "after_agg"))
@@ -103,7 +103,7 @@ def estimate(
         program=program,
         samples=data.bytes,
         client_state=0 if on_disk else ever * part_table.bytes_per_client(),
-        server=2 * sum(t.nbytes for t in part_table.server_common.values()) + uploads,
+        server=2 * sum(t.nbytes for t in part_table.server_common.values()) + upload_bytes,
         training=copies * own + max(copies * client.step_bytes(), tested * (client.test_bytes() + adapts * own)),
     )
 

@@ -15,8 +15,7 @@ from pfl_fast.models.digits_cnn import digits_cnn
 from pfl_fast.models.fasttext import fasttext
 from pfl_fast.models.mlp import mlp
 from pfl_fast.models.own import Source, label_of, own
-from pfl_fast.models.resnet import resnet18
-from pfl_fast.models.vision import densenet121, efficientnet_b0, mobilenet_v2
+from pfl_fast.models.vision import densenet121, efficientnet_b0, mobilenet_v2, resnet18
 from pfl_fast.randomness import key, torch_seed
 
 

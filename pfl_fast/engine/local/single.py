@@ -115,11 +115,8 @@ class SingleRunner(Runner):
         here = {name for name in read_only if view[name].device == self.device}
         # Rows of a block share the block's autograd version counter, so another client's write would look like an
         # in-place change of this row. `.data` has its own counter.
-        tensors = {s.key: view[s.key].data if s.key in here else self._copied(s, view[s.key]) for s in specs}
+        tensors = {s.key: view[s.key].data if s.key in here else self._memory(s).copy_(view[s.key]) for s in specs}
         return tensors, {s.key: self._memory(s) for s in specs if s.key in here and read_only[s.key]}
-
-    def _copied(self, spec: TensorSpec, value: Tensor) -> Tensor:
-        return self._memory(spec).copy_(value)
 
     def _memory(self, spec: TensorSpec) -> Tensor:
         return self.scratch(spec.key, spec.value.shape, spec.value.dtype)

@@ -56,7 +56,7 @@ class StackedPhase(PhaseRun):
         data, clients, limit = self.runner.source(self.phase), self.progress.clients, self.phase.limit
         counts = [data.steps(client) for client in clients]
         limits = [limit(count) if limit else count for count in counts]
-        steps = iter(data.stacked(clients, round, epoch))
+        steps = iter(data.stacked_batches(clients, round, epoch))
         for number in count():
             # Clients with more batches come first, and so do those with a higher limit.
             left = sum(limit > number for limit in limits)
