@@ -35,7 +35,7 @@ HEADER = ("ms/round", "of it, ms", "MiB more at the peak than before round 1")
 def experiment_of(clients: int, cohort: int, width: int, classes: int) -> Experiment:
     return Experiment(
         "fedcp",
-        dataset=synthetic(clients * SAMPLES, (64,), classes, kind="features"),
+        dataset=synthetic(clients * SAMPLES, (64,), classes, modality="features"),
         model="mlp",
         model_options=(f"hidden=[{width}, {width}, 128]",),
         partition="iid",
@@ -44,7 +44,7 @@ def experiment_of(clients: int, cohort: int, width: int, classes: int) -> Experi
         rounds=ROUNDS,
         eval_clients="selected",
         eval_every=ROUNDS,
-        report=lambda _: None,
+        log=lambda _: None,
     )
 
 

@@ -91,7 +91,7 @@ def train(method: str, settings: dict, chosen: argparse.Namespace, seed: int) ->
         seed=seed,
         data_dir=chosen.data_dir,
         real_data_only=True,
-        report=lambda line: print(line, file=sys.stderr),
+        log=lambda line: print(line, file=sys.stderr),
         **settings,
     )
     summary = experiment.run()

@@ -61,7 +61,7 @@ def test_batches(race, name):
     race(
         {
             "one client after the other": lambda: count_samples(*(data.batches(client, 0, 0) for client in range(20))),
-            "stacked": lambda: sum(g.y.numel() for groups in data.stacked(range(20), 0, 0) for g in groups),
+            "stacked": lambda: sum(g.y.numel() for groups in data.stacked_batches(range(20), 0, 0) for g in groups),
             "DataLoader": lambda: count_samples(*per_sample),
             "DataLoader, images normalised beforehand": lambda: count_samples(*decoded),
         },

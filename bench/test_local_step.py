@@ -14,6 +14,8 @@ from bench.end_to_end.to_yardstick import client_of
 from pfl_fast import Experiment
 from pfl_fast.data.synthetic import synthetic
 from pfl_fast.engine.local.modules import set_mode
+from pfl_fast.engine.local.progress import SingleProgress
+from pfl_fast.engine.local.single import SinglePhase
 from pfl_fast.methods.base import Batch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,7 +31,7 @@ def one_client(method):
         model="cnn",
         batch_size=BATCH,
         executor="sequential",
-        report=lambda _: None,
+        log=lambda _: None,
     )
 
 
@@ -40,14 +42,14 @@ def engine_step(experiment, x, y):
     view = experiment.round.state.clients.view(0, experiment.round.state.server)
     tensors, write_buffers = runner.load([view], [phase], settings)
     set_mode(runner.client, runner.part_table.parts, training=True)
-    runner.begin([0], tensors, write_buffers)
-    runner.begin_phase(phase, phase.loss, [runner.trained_names(phase)])
+    names, progress = runner.trained_names(phase), SingleProgress([0], worker.device)
+    run = SinglePhase(runner, phase, phase.loss, [names], progress, tensors, write_buffers)
     with torch.no_grad():
         cached = {name: cache.compute(runner.client, x) for name, cache in phase.cached.items()}
     batch = Batch(x, y, torch.tensor(1), cached)
 
     def step():
-        step = runner.step(batch, slice(None), 0, settings)
+        step = run.step(batch, slice(None), 0, settings)
         step.run()
         return step.loss.item()
 

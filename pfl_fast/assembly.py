@@ -48,7 +48,7 @@ class Resolved:
 
 
 def resolve(
-    kind: type[Method],
+    method_class: type[Method],
     values: Mapping[str, Any],
     model: str = "cnn",
     preset: str | None = None,
@@ -57,29 +57,29 @@ def resolve(
     """Sorts values into settings and options of the method, and reports all errors at once.
 
     Args:
-        kind: class of the method.
+        method_class: class of the method.
         values: the user's values by name; text is converted.
         model: name of the model, for the paper's values.
         preset: name of one of the method's presets.
         errors: errors found before, reported together with those of the values.
     """
     errors = list(errors)
-    if preset is not None and preset not in kind.presets:
-        errors.append(f"preset: {kind.title} has {', '.join(kind.presets) or 'none'}, got {preset!r}")
-    return _merge(kind, {**kind.presets.get(preset or "", {}), **values}, model, errors)
+    if preset is not None and preset not in method_class.presets:
+        errors.append(f"preset: {method_class.title} has {', '.join(method_class.presets) or 'none'}, got {preset!r}")
+    return _merge(method_class, {**method_class.presets.get(preset or "", {}), **values}, model, errors)
 
 
-def _merge(kind: type[Method], chosen: Mapping[str, Any], model: str, errors: list[str]) -> Resolved:
-    merged = {**kind.defaults(model, str(chosen.get("dataset", Settings.dataset))), **chosen}
+def _merge(method_class: type[Method], chosen: Mapping[str, Any], model: str, errors: list[str]) -> Resolved:
+    merged = {**method_class.defaults(model, str(chosen.get("dataset", Settings.dataset))), **chosen}
     settings_names = {f.name for f in fields(Settings)}
-    option_names = {f.name for f in fields(kind.Options)}
+    option_names = {f.name for f in fields(method_class.Options)}
     for name in merged:
         if name not in settings_names | option_names:
             errors.append(unknown(name, [*option_names, *settings_names]))
     settings = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
-    options = convert(kind.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
+    options = convert(method_class.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
     raise_config_errors(errors)
-    return Resolved(Settings(**settings), kind.Options(**options), kind, chosen)
+    return Resolved(Settings(**settings), method_class.Options(**options), method_class, chosen)
 
 
 def find_method(method: str | type[Method]) -> type[Method]:
@@ -92,7 +92,7 @@ def find_method(method: str | type[Method]) -> type[Method]:
     return METHODS[method]
 
 
-def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
+def load_named(settings: Settings, log: Callable[[str], None]) -> Dataset:
     """Loads the data set that the settings name; see :func:`pfl_fast.data.load.load`."""
     folder = Path(settings.data_dir).expanduser() if settings.data_dir else None
     return load(
@@ -101,7 +101,7 @@ def load_named(settings: Settings, report: Callable[[str], None]) -> Dataset:
         size=settings.image_size,
         real_only=settings.real_data_only,
         stand_in_samples=settings.samples,
-        report=report,
+        log=log,
         progress=shown,
     )
 
@@ -110,7 +110,7 @@ def model_name(model: str | nn.Module, dataset: Dataset) -> str:
     """Returns the name of the model in results; ``"auto"`` is the default model of the data set."""
     if not isinstance(model, str):
         return f"{type(model).__module__}:{type(model).__qualname__}"
-    return default_model(dataset.name, dataset.kind, dataset.input_shape) if model == "auto" else model
+    return default_model(dataset.name, dataset.modality, dataset.input_shape) if model == "auto" else model
 
 
 def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
@@ -167,7 +167,7 @@ def federated_data(dataset: Dataset, partition: Partition, settings: Settings, h
 
 
 def method_context(
-    dataset: Dataset, partition: Partition, settings: Settings, kind: type[Method], backbone: Backbone
+    dataset: Dataset, partition: Partition, settings: Settings, method_class: type[Method], backbone: Backbone
 ) -> RunContext:
     """Returns the facts about the run that a method may use."""
 
@@ -175,7 +175,7 @@ def method_context(
         labels = torch.from_numpy(np.array(dataset.y[partition.train[client]]))
         return torch.bincount(labels, minlength=len(dataset.classes))
 
-    batch_norm = kind.batch_norm if settings.batch_norm == "auto" else settings.batch_norm
+    batch_norm = method_class.batch_norm if settings.batch_norm == "auto" else settings.batch_norm
     parameters = [name for name, _ in backbone.named_parameters()]
     local = local_tensor_names(backbone, batch_norm)
     return RunContext(

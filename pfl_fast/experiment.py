@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.engine.client_results import Bests, LocalReport
 from pfl_fast.engine.executors import make_executor
-from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import find_metrics
-from pfl_fast.engine.results.records import Bests, RoundRecord, keep_bests, summarise_run
+from pfl_fast.engine.results.records import RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.round import Round
 from pfl_fast.engine.sampling import sample
@@ -49,7 +49,7 @@ class Experiment:
         partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or ``"auto"``.
         preset: preset of the method, such as FedCP's ``"official"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
-        report: called with every message to the user.
+        log: called with every message to the user.
         resolved: settings and options that :func:`pfl_fast.assembly.resolve` returned, instead of preset and values.
         values: settings (``rounds=10``) and options of the method (``lam=1``).
 
@@ -71,17 +71,16 @@ class Experiment:
         partition: str | Partition = "auto",
         preset: str | None = None,
         out: str | Path | None = None,
-        report: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
         resolved: assembly.Resolved | None = None,
         **values: Any,
     ) -> None:
         given = {"dataset": dataset, "model": model, "partition": partition}
         values.update({name: value for name, value in given.items() if isinstance(value, str)})
-        self.report = report
         self.method_class = assembly.find_method(method)
         resolved = resolved or assembly.resolve(self.method_class, values, preset=preset)
-        self.metrics = find_metrics(resolved.settings.metrics, report)
-        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, report)
+        self.metrics = find_metrics(resolved.settings.metrics, log)
+        self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, log)
         name = assembly.model_name(resolved.settings.model if isinstance(model, str) else model, self.dataset)
         resolved = resolved.with_model(name)
         self.settings, self.options = resolved.settings, resolved.options
@@ -111,12 +110,12 @@ class Experiment:
             self.listeners.append(folder)
 
     @classmethod
-    def resume(cls, folder: str | Path, report: Callable[[str], None] = print, **changes: Any) -> Experiment:
+    def resume(cls, folder: str | Path, log: Callable[[str], None] = print, **changes: Any) -> Experiment:
         """Continues a run from its newest usable checkpoint; results equal those of an uninterrupted run to the bit.
 
         Args:
             folder: run folder, ``out`` of the experiment that started the run.
-            report: called with every message to the user.
+            log: called with every message to the user.
             changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and those of
                 ``method``, ``dataset``, ``model`` and ``partition`` that were objects instead of names.
         """
@@ -126,9 +125,9 @@ class Experiment:
         values = config.read(folder / "config.toml")
         objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
         refuse_changes(values, changes)
-        experiment = cls(report=report, **{**values, **changes, **objects})
+        experiment = cls(log=log, **{**values, **changes, **objects})
         run = RunFolder(folder, experiment.settings.checkpoint_seconds)
-        run.restore(experiment, report)
+        run.restore(experiment, log)
         experiment.listeners.append(run)
         return experiment
 
@@ -168,11 +167,12 @@ class Experiment:
         runs, stop = self.round, self.round.executor.stop
         self._tell("started")
         try:
-            while not self._is_done():
+            while runs.state.rounds_done < runs.last_round:
                 with stop_on_signals(stop), self._chosen_ops():
                     if stop.is_set():
                         raise Interrupted
-                    record = runs.run() if runs.state.rounds_done or not self._wants_initial() else runs.run_initial()
+                    initial = self.settings.eval_initial and not self.records and not runs.state.rounds_done
+                    record = runs.run_initial() if initial else runs.run()
                     self._keep(record)
                 yield record.values
         except (Interrupted, PflFastError) as error:
@@ -187,12 +187,6 @@ class Experiment:
             return
         with suppress(PflFastError):  # the first error is the cause of the second
             self._tell("interrupted")
-
-    def _is_done(self) -> bool:
-        return self.round.state.rounds_done >= self.round.last_round
-
-    def _wants_initial(self) -> bool:
-        return self.settings.eval_initial and not self.records
 
     def _chosen_ops(self) -> AbstractContextManager[None]:
         return nullcontext() if self.settings.ops == "auto" else ops.use(self.settings.ops)
@@ -244,7 +238,7 @@ class Experiment:
             "data": self.dataset.source,
             "model": self.settings.model,
             "clients": self.data.clients,
-            "partition": self.partition.kind,
+            "partition": self.partition.rule,
             "partition_hash": self.partition.hash,
             "batch_norm": self.part_table.batch_norm,
             "executor": self.round.executor.name,
@@ -255,7 +249,8 @@ class Experiment:
     def method_name(self) -> str:
         """Name of the method on the command line."""
         return next(
-            (name for name, kind in METHODS.items() if kind is self.method_class), self.method_class.__name__.lower()
+            (name for name, method in METHODS.items() if method is self.method_class),
+            self.method_class.__name__.lower(),
         )
 
     def client(self, number: int) -> ClientModel:

@@ -72,7 +72,7 @@ CASES = {
 
 def dataset_of(case: Case, folder: Path | None) -> Dataset:
     return load(
-        case.dataset, folder=folder, download=False, stand_in_samples=STAND_IN[case.dataset], report=lambda _: None
+        case.dataset, folder=folder, download=False, stand_in_samples=STAND_IN[case.dataset], log=lambda _: None
     )
 
 
@@ -80,7 +80,7 @@ def experiment_of(case: Case, folder: Path | None = None, **settings: Any) -> Ex
     """Returns the library's experiment; like the yardstick it evaluates clients once per round and nothing else."""
     dataset = dataset_of(case, folder)
     tests = {"eval_at": "after_agg", "eval_global": False}
-    values: dict[str, Any] = {**tests, "rounds": ROUNDS, "report": lambda _: None, **settings}
+    values: dict[str, Any] = {**tests, "rounds": ROUNDS, "log": lambda _: None, **settings}
     if case.lr is not None:
         values["lr"] = case.lr
     return Experiment(

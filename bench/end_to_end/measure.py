@@ -158,7 +158,7 @@ def equal_clients(case: Case, clients: int, steps: int, **settings: object) -> E
         model_options=case.model_options,
         batch_size=case.batch_size,
         rounds=1,
-        report=lambda _: None,
+        log=lambda _: None,
         **settings,
     )
 
@@ -191,7 +191,7 @@ def exchange(repetitions: int) -> dict:
         model="cnn",
         rounds=1 + repetitions,
         eval_at="after_agg",
-        report=lambda _: None,
+        log=lambda _: None,
     )
     server = to_yardstick(experiment)
     taken: dict[str, list[float]] = {YARDSTICK: [], OURS: [], "load": [], "read": []}

@@ -74,7 +74,7 @@ def import_dataset(path: Path, name: str, values: dict[str, Any]) -> str:
     dataset = import_pfllib(path, name)
     save_dataset(dataset, folder)
     return (
-        f"{name}: {len(dataset)} samples ({dataset.kind}), {len(dataset.classes)} classes, "
+        f"{name}: {len(dataset)} samples ({dataset.modality}), {len(dataset.classes)} classes, "
         f"{len(dataset.natural or ())} clients, in {folder}"
     )
 

@@ -52,6 +52,6 @@ def described(partition: Partition) -> str:
     sizes = [len(index) for index in partition.train]
     tests = sum(len(index) for index in partition.test)
     return (
-        f"{partition.kind}: {partition.clients} clients with {min(sizes)} to {max(sizes)} training samples "
+        f"{partition.rule}: {partition.clients} clients with {min(sizes)} to {max(sizes)} training samples "
         f"({sum(sizes)} training and {tests} test samples in total), hash {partition.hash}"
     )

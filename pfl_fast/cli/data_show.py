@@ -32,7 +32,7 @@ def show(name: str, out: Path | None, as_json: bool, **values: Any) -> None:
 
     dataset = open_dataset(read_settings(name, values))
     facts = dataset_facts(dataset)
-    if dataset.kind == "images":
+    if dataset.modality == "images":
         picture = out or Path(f"{name}.png")
         sample_sheet(dataset, picture)
         facts["picture"] = str(picture)
@@ -47,7 +47,7 @@ def dataset_facts(dataset: Dataset) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "name": dataset.name,
         "source": dataset.source,
-        "kind": dataset.kind,
+        "modality": dataset.modality,
         "samples": len(dataset),
         "official test samples": int(dataset.test.sum()),
         "input": list(dataset.input_shape),

@@ -39,7 +39,10 @@ def catalogue_facts(folder: Path) -> dict[str, dict[str, Any]]:
     for name, entry in DATASETS.items():
         found = locate(entry, folder)
         rows[name] = {
-            **{key: getattr(entry, key) for key in ("title", "kind", "classes", "domains", "samples", "input_shape")},
+            **{
+                key: getattr(entry, key)
+                for key in ("title", "modality", "classes", "domains", "samples", "input_shape")
+            },
             **{key: getattr(entry, key) for key in ("licence", "homepage", "download_bytes", "mean", "std", "augment")},
             "files": [asdict(download) for download in entry.downloads],
             "by_hand": entry.by_hand,
@@ -57,7 +60,7 @@ def _print_table(rows: dict[str, dict[str, Any]], folder: Path) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title, justify in (
-        ("name", "left"), ("kind", "left"), ("classes", "right"), ("samples", "right"), ("input", "left"),
+        ("name", "left"), ("modality", "left"), ("classes", "right"), ("samples", "right"), ("input", "left"),
         ("download", "right"), ("on disk", "left"), ("licence", "left"),
     ):  # fmt: skip
         table.add_column(title, justify=justify, no_wrap=title != "licence")  # type: ignore[arg-type]
@@ -65,7 +68,7 @@ def _print_table(rows: dict[str, dict[str, Any]], folder: Path) -> None:
         domains = f", {row['domains']} domains" if row["domains"] else ""
         table.add_row(
             name,
-            row["kind"] + domains,
+            row["modality"] + domains,
             str(row["classes"]),
             str(row["samples"]),
             "x".join(map(str, row["input_shape"])),
@@ -90,4 +93,4 @@ def _download_size(row: dict[str, Any]) -> str:
 def _on_disk(row: dict[str, Any]) -> str:
     if not row["files"]:
         return "always"
-    return " + ".join(kind for kind in ("raw", "prepared") if row["on_disk"][kind]) or "-"
+    return " + ".join(form for form in ("raw", "prepared") if row["on_disk"][form]) or "-"

@@ -47,7 +47,7 @@ def partition_line(experiment: Experiment) -> str:
     """Returns rule, client sizes and hash of the partition; equal partitions have equal hashes."""
     partition, sizes = experiment.partition, experiment.data.train_sizes
     share = f"{experiment.data.clients} clients with {sizes.min():,} to {sizes.max():,} training samples"
-    return f"{partition.kind}, {share}, hash {partition.hash[:12]}"
+    return f"{partition.rule}, {share}, hash {partition.hash[:12]}"
 
 
 def model_line(experiment: Experiment) -> str:

@@ -77,14 +77,14 @@ class Example:
     """
 
     def __init__(self, name: str) -> None:
-        kind = find_method(name)
-        resolved = resolve(kind, {"batch_size": BATCH_SIZE}, "cnn")
+        method_class = find_method(name)
+        resolved = resolve(method_class, {"batch_size": BATCH_SIZE}, "cnn")
         self.settings = resolved.settings
         backbone = build("cnn", input_shape=SHAPE, classes=CLASSES, **model_options(self.settings.model_options))
         dataset: Any = SimpleNamespace(classes=range(CLASSES))
         partition: Any = SimpleNamespace(clients=CLIENTS)
-        context = method_context(dataset, partition, self.settings, kind, backbone)
-        self.method: Method = kind(resolved.options, context)
+        context = method_context(dataset, partition, self.settings, method_class, backbone)
+        self.method: Method = method_class(resolved.options, context)
         self.parameters = sum(parameter.numel() for parameter in backbone.parameters())
         self.parts = self.method.parts(backbone)
         self.part_table = PartTable(self.parts, **part_table_settings(self.settings, self.method))

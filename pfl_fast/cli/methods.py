@@ -50,7 +50,7 @@ def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
     click.echo(json.dumps(facts, indent=2) if as_json else as_page(facts))
 
 
-def collect(name: str, kind: type[Method]) -> dict[str, Any]:
+def collect(name: str, method_class: type[Method]) -> dict[str, Any]:
     """Returns the description of a method as plain data."""
     from pfl_fast.cli.method_costs import Example, cost_of
     from pfl_fast.models import MODELS
@@ -58,33 +58,33 @@ def collect(name: str, kind: type[Method]) -> dict[str, Any]:
 
     return {
         "name": name,
-        "title": kind.title,
-        "summary": kind.summary,
-        "paper": kind.paper,
-        "about": inspect.getdoc(inspect.getmodule(kind)) or "",
-        "family": kind.family,
-        "reading": kind.reading,
-        "public_code": kind.public_code,
+        "title": method_class.title,
+        "summary": method_class.summary,
+        "paper": method_class.paper,
+        "about": inspect.getdoc(inspect.getmodule(method_class)) or "",
+        "family": method_class.family,
+        "reading": method_class.reading,
+        "public_code": method_class.public_code,
         "parts": parts_table(Example(name).parts),
         "cost": asdict(cost_of(name)),
-        "batch_norm": kind.batch_norm,
-        "options": [asdict(option) for option in describe(kind.Options)],
-        "presets": {preset: dict(values) for preset, values in kind.presets.items()},
-        "paper_values": {model: dict(values) for model in MODELS if (values := kind.defaults(model, ""))},
-        "paper_values_by_dataset": dataset_values(kind),
+        "batch_norm": method_class.batch_norm,
+        "options": [asdict(option) for option in describe(method_class.Options)],
+        "presets": {preset: dict(values) for preset, values in method_class.presets.items()},
+        "paper_values": {model: dict(values) for model in MODELS if (values := method_class.defaults(model, ""))},
+        "paper_values_by_dataset": dataset_values(method_class),
     }
 
 
-def dataset_values(kind: type[Method]) -> dict[str, dict[str, Any]]:
+def dataset_values(method_class: type[Method]) -> dict[str, dict[str, Any]]:
     """Returns, by data set, the paper's values that differ from those for other data sets with the same model."""
     from pfl_fast.data.catalogue import DATASETS
     from pfl_fast.models import default_model
 
     found = {}
     for name, entry in DATASETS.items():
-        model = default_model(name, entry.kind, entry.input_shape)
-        usual = kind.defaults(model, "")
-        values = {key: value for key, value in kind.defaults(model, name).items() if usual.get(key) != value}
+        model = default_model(name, entry.modality, entry.input_shape)
+        usual = method_class.defaults(model, "")
+        values = {key: value for key, value in method_class.defaults(model, name).items() if usual.get(key) != value}
         if values:
             found[name] = values
     return found
@@ -119,7 +119,7 @@ def as_list(rows: dict[str, dict[str, str]]) -> str:
     return "\n".join([*lines, "pfl-fast methods NAME describes a method; pfl-fast train NAME trains it."])
 
 
-def as_fidelity_page(kinds: Mapping[str, type[Method]]) -> str:
+def as_fidelity_page(methods: Mapping[str, type[Method]]) -> str:
     """Returns a Markdown table: interpretation of each paper, its test, and differences from public code."""
     lines = [
         "# Fidelity",
@@ -135,9 +135,15 @@ def as_fidelity_page(kinds: Mapping[str, type[Method]]) -> str:
         "| method | paper | interpretation | test | differences from public code |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, kind in kinds.items():
+    for name, method_class in methods.items():
         test = f"tests/methods/test_{name.replace('-', '_')}.py"
-        cells = (kind.title, kind.paper, kind.reading, f"`{test}`", kind.public_code or "none known")
+        cells = (
+            method_class.title,
+            method_class.paper,
+            method_class.reading,
+            f"`{test}`",
+            method_class.public_code or "none known",
+        )
         lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pfl_fast.engine.local.progress import LocalReport
+from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.records import RoundRecord
 

@@ -59,7 +59,7 @@ def resume(run: Path, quiet: bool, **values: Any) -> None:
     from pfl_fast.experiment import Experiment
 
     run_experiment(
-        lambda report: Experiment.resume(run, report=report, **changes),
+        lambda log: Experiment.resume(run, log=log, **changes),
         run,
         quiet,
         as_arguments(

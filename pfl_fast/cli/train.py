@@ -51,7 +51,7 @@ def methods_with(option: str) -> list[str]:
     """Returns the names of all methods with an option of this name."""
     from pfl_fast.methods import METHODS
 
-    return [name for name, kind in METHODS.items() if option in {f.name for f in fields(kind.Options)}]
+    return [name for name, method in METHODS.items() if option in {f.name for f in fields(method.Options)}]
 
 
 def with_dashes(token: str) -> str:
@@ -114,7 +114,7 @@ def train(
     check_empty(folder)
     try:
         run_experiment(
-            lambda report: Experiment(request.method, resolved=request.resolved, out=folder, report=report),
+            lambda log: Experiment(request.method, resolved=request.resolved, out=folder, log=log),
             folder,
             quiet,
             as_arguments({name: value for name, value in request.values_with_preset.items() if name in SETTINGS}),

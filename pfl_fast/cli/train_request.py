@@ -56,8 +56,8 @@ def build_request(
     if not isinstance(name, str):
         raise ConfigError(f"no method given; choose one of {', '.join(METHODS)}")
     name = canonical_name(name, METHODS, METHOD_NAMES)
-    kind = find_method(name)
-    translated = translate(flags, kind.title, [f.name for f in fields(kind.Options)])
+    method_class = find_method(name)
+    translated = translate(flags, method_class.title, [f.name for f in fields(method_class.Options)])
     errors += translated.errors
     errors += [f"{n}: given twice, as a PFLlib flag and as an option" for n in translated.values if n in settings]
     values = {**file, **translated.values, **settings, **assigned}
@@ -67,8 +67,10 @@ def build_request(
     for setting, known, renamed in (("dataset", CATALOGUE, DATASETS), ("model", KNOWN_MODELS, MODELS)):
         if isinstance(values.get(setting), str):
             values[setting] = canonical_name(values[setting], known, renamed)
-    resolved = resolve(kind, values, preset=preset, errors=errors)
-    return TrainRequest(name, resolved, values, {**kind.presets.get(preset or "", {}), **values}, translated.notes)
+    resolved = resolve(method_class, values, preset=preset, errors=errors)
+    return TrainRequest(
+        name, resolved, values, {**method_class.presets.get(preset or "", {}), **values}, translated.notes
+    )
 
 
 def read_assignments(assignments: Iterable[str], errors: list[str]) -> dict[str, str]:

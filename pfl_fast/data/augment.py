@@ -14,12 +14,12 @@ from torch import Tensor
 
 from pfl_fast import ops
 
-KINDS = ("none", "flip", "flip-rotate", "crop-flip")
+AUGMENTATIONS = ("none", "flip", "flip-rotate", "crop-flip")
 DEGREES = 30.0  # maximum rotation in either direction
 PADDING = 4  # maximum shift of a crop, in pixels
 
 
-def augment(kind: str, x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
+def augment(name: str, x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
     """Augments each image with random draws from its key.
 
     ``"flip"`` flips half of the images horizontally; ``"flip-rotate"`` also rotates each by an angle uniform in
@@ -27,7 +27,7 @@ def augment(kind: str, x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
     them. Pixels from outside the image are black.
 
     Args:
-        kind: one of ``KINDS``.
+        name: one of ``AUGMENTATIONS``.
         x: ``[*batch, C, H, W]`` floating.
         keys: ``[*batch]`` int64.
         black: ``[C]`` value of a black pixel.
@@ -35,17 +35,17 @@ def augment(kind: str, x: Tensor, keys: Tensor, black: Tensor) -> Tensor:
     Returns:
         A tensor with the shape, dtype and memory format of ``x``.
     """
-    if kind == "none":
+    if name == "none":
         return x
     images = x.flatten(0, -4)
     draws = ops.philox_uniform(keys.flatten(), [3])  # flip; then angle, or shifts of rows and columns
     flip = draws[:, 0] < 0.5
-    if kind == "crop-flip":
+    if name == "crop-flip":
         shifts = (draws[:, 1:] * (2 * PADDING + 1)).long() - PADDING
         result = _shifted(images, shifts[:, 0], shifts[:, 1], flip, black)
     else:
         result = torch.where(flip[:, None, None, None], images.flip(-1), images)
-        if kind == "flip-rotate":
+        if name == "flip-rotate":
             result = _rotated(result, (2 * draws[:, 1].double() - 1) * math.radians(DEGREES), black)
     channels_last = x.stride(-3) == 1 and x.shape[-3] > 1
     memory_format = torch.channels_last if channels_last else torch.contiguous_format

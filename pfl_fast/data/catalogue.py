@@ -39,7 +39,7 @@ def _cifar(number: str, classes: tuple[str, ...]) -> tuple[Source, ...]:
 
 _CIFAR100 = Entry(
     title="CIFAR-100",
-    kind="images",
+    modality="images",
     homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
     licence=RESEARCH,
     classes=100,
@@ -54,7 +54,7 @@ _CIFAR100 = Entry(
 DATASETS: dict[str, Entry] = {
     "tiny": Entry(
         title="Tiny-ImageNet",
-        kind="images",
+        modality="images",
         homepage="http://cs231n.stanford.edu/",
         licence="ImageNet's terms: non-commercial research and education",
         classes=200,
@@ -74,7 +74,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "mnist": Entry(
         title="MNIST",
-        kind="images",
+        modality="images",
         homepage="http://yann.lecun.com/exdb/mnist/",
         licence="CC BY-SA 3.0",
         classes=10,
@@ -98,7 +98,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "fashion-mnist": Entry(
         title="Fashion-MNIST",
-        kind="images",
+        modality="images",
         homepage="https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",
         classes=10,
@@ -122,7 +122,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "cifar10": Entry(
         title="CIFAR-10",
-        kind="images",
+        modality="images",
         homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence=RESEARCH,
         classes=10,
@@ -136,7 +136,7 @@ DATASETS: dict[str, Entry] = {
     "cifar100-coarse": replace(_CIFAR100, title="CIFAR-100 by superclass", classes=20, labelling="coarse"),
     "agnews": Entry(
         title="AG News",
-        kind="text",
+        modality="text",
         homepage="http://groups.di.unipi.it/~gulli/AG_corpus_of_news_articles.html",
         licence="non-commercial use",
         classes=4,
@@ -164,7 +164,7 @@ DATASETS: dict[str, Entry] = {
     **DOMAIN_DATASETS,
     "digits": Entry(
         title="scikit-learn's handwritten digits",
-        kind="images",
+        modality="images",
         homepage="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
         licence="CC BY 4.0",
         classes=10,
@@ -178,7 +178,7 @@ DATASETS: dict[str, Entry] = {
     ),
     "synthetic": Entry(
         title="generated images",
-        kind="images",
+        modality="images",
         homepage="pfl_fast.data.synthetic",
         licence="none needed",
         classes=10,

@@ -55,14 +55,14 @@ class Dataset:
         return len(self.y)
 
     @property
-    def kind(self) -> str:
+    def modality(self) -> str:
         """``"images"``, ``"text"`` or ``"features"``."""
         return {"uint8": "images", "int32": "text"}.get(str(self.x.dtype), "features")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample as the model receives it: ``(C, H, W)``, ``(L,)`` or the shape of the features."""
-        if self.kind == "images":
+        if self.modality == "images":
             height, width, channels = self.x.shape[1:]
             return (channels, height, width)
         return tuple(self.x.shape[1:])

@@ -43,7 +43,7 @@ def _domainnet_downloads() -> tuple[Download, ...]:
 DOMAIN_DATASETS: dict[str, Entry] = {
     "digits5": Entry(
         title="Digits-Five",
-        kind="images",
+        modality="images",
         homepage="https://github.com/med-air/FedBN",
         licence="licences of the five parts; SVHN non-commercial only",
         classes=10,
@@ -65,7 +65,7 @@ DOMAIN_DATASETS: dict[str, Entry] = {
     ),
     "office-caltech10": Entry(
         title="Office-Caltech-10",
-        kind="images",
+        modality="images",
         homepage="https://github.com/med-air/FedBN",
         licence=RESEARCH,
         classes=10,
@@ -94,7 +94,7 @@ DOMAIN_DATASETS: dict[str, Entry] = {
     ),
     "domainnet": Entry(
         title="DomainNet, ten classes",
-        kind="images",
+        modality="images",
         homepage="http://ai.bu.edu/M3SDA/",
         licence="fair use: non-commercial research and education",
         classes=10,
@@ -110,7 +110,7 @@ DOMAIN_DATASETS: dict[str, Entry] = {
     ),
     "office-home": Entry(
         title="Office-Home",
-        kind="images",
+        modality="images",
         homepage="https://www.hemanthdv.org/officeHomeDataset.html",
         licence="fair use: non-commercial research and education",
         classes=65,
@@ -135,7 +135,7 @@ DOMAIN_DATASETS: dict[str, Entry] = {
     ),
     "pacs": Entry(
         title="PACS",
-        kind="images",
+        modality="images",
         homepage="https://domaingeneralization.github.io/",
         licence=RESEARCH,
         classes=7,

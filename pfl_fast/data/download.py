@@ -110,8 +110,8 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
                 return
             part.unlink(missing_ok=True)
             raise _TemporaryError("the part downloaded before does not fit") from None
-        kind = _TemporaryError if error.code in (408, 425, 429) or error.code >= 500 else _MirrorError
-        raise kind(f"the server answers {error.code} {error.reason}") from None
+        error_class = _TemporaryError if error.code in (408, 425, 429) or error.code >= 500 else _MirrorError
+        raise error_class(f"the server answers {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise _TemporaryError(f"no connection ({getattr(error, 'reason', error)})") from None
     with response:

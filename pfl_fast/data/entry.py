@@ -33,7 +33,7 @@ class Entry:
 
     Attributes:
         title: full name.
-        kind: ``"images"``, ``"text"`` or ``"features"``.
+        modality: ``"images"``, ``"text"`` or ``"features"``.
         homepage: address of the authors' page.
         licence: licence or terms of use.
         classes: number of classes.
@@ -56,7 +56,7 @@ class Entry:
     """
 
     title: str
-    kind: str
+    modality: str
     homepage: str
     licence: str
     classes: int
@@ -89,4 +89,4 @@ class Entry:
 
     def shape(self, size: int) -> tuple[int, ...]:
         """Returns the shape of one sample at another size."""
-        return (self.channels, size, size) if self.kind == "images" else (size,)
+        return (self.channels, size, size) if self.modality == "images" else (size,)

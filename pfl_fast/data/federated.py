@@ -127,7 +127,7 @@ class FederatedData:
         self.clients, self.num_classes, self.input_shape = partition.clients, len(dataset.classes), dataset.input_shape
         self.batch_size, self.seed, self.shuffle, self.augment = batch_size, seed, shuffle, augment
         self.device, self.dtype, self.channels_last = torch.device(device), dtype, channels_last
-        self._kind = dataset.kind
+        self._modality = dataset.modality
         self._x, self._y = (_tensor(array).to(self.device) for array in (dataset.x, dataset.y))
         exact = torch.float64 if dtype == torch.float64 else torch.float32
         self._mean, self._std = (torch.tensor(v, dtype=exact, device=device) for v in (dataset.mean, dataset.std))
@@ -236,10 +236,10 @@ class FederatedData:
             yield ClientBatch(*self._taken(order.cut(full, full + rest)))
 
     def stack_order(self, clients: Sequence[int]) -> list[int]:
-        """Returns the clients in the order of :meth:`stacked`: most batches first, then the larger last batch."""
+        """Returns the clients as :meth:`stacked_batches` orders them: most batches first, then larger last batches."""
         return sorted(clients, key=lambda c: (-self.steps(c), -(self._rest[c] or self.batch_size), c))
 
-    def stacked(self, clients: Sequence[int], round: int, epoch: int) -> Iterator[list[StackedBatch]]:
+    def stacked_batches(self, clients: Sequence[int], round: int, epoch: int) -> Iterator[list[StackedBatch]]:
         """Yields one epoch of several clients, with the samples and augmentation of :meth:`batches`, without padding.
 
         Each item holds the batches of one step: those of the clients with a full batch, then one group per size of
@@ -294,12 +294,12 @@ class FederatedData:
         return self._indices[split]
 
     def _take_x(self, index: Tensor, keys: Tensor | None) -> Tensor:
-        if self._kind == "images":
+        if self._modality == "images":
             x = ops.take_normalized(
                 self._x, index, self._mean, self._std, channels_last=self.channels_last, dtype=self.dtype
             )
             return x if keys is None else augmentation.augment(self.augment, x, keys, self._black)
-        return self._x[index].to(torch.int64 if self._kind == "text" else self.dtype)
+        return self._x[index].to(torch.int64 if self._modality == "text" else self.dtype)
 
     def _sample_order(self, client: int, round: int, epoch: int) -> SampleOrder:
         position = self.positions(client, round, epoch)
@@ -344,12 +344,12 @@ class FederatedData:
 def _check_options(dataset: Dataset, batch_size: int, skip_single: bool, augment: str) -> None:
     if batch_size < 1 or (skip_single and batch_size == 1):
         raise ValueError(f"batch_size must be at least {1 + skip_single}, not {batch_size}")
-    if augment not in augmentation.KINDS:
-        hint = did_you_mean(augment, augmentation.KINDS)
-        raise ValueError(f"augment must be one of {', '.join(augmentation.KINDS)}, not {augment!r}{hint}")
-    if augment != "none" and dataset.kind != "images":
-        raise ValueError(f"augment={augment!r} is for images, but {dataset.name} is {dataset.kind}")
-    if dataset.kind == "images" and not len(dataset.mean) == len(dataset.std) == dataset.x.shape[-1]:
+    if augment not in augmentation.AUGMENTATIONS:
+        hint = did_you_mean(augment, augmentation.AUGMENTATIONS)
+        raise ValueError(f"augment must be one of {', '.join(augmentation.AUGMENTATIONS)}, not {augment!r}{hint}")
+    if augment != "none" and dataset.modality != "images":
+        raise ValueError(f"augment={augment!r} is for images, but {dataset.name} is {dataset.modality}")
+    if dataset.modality == "images" and not len(dataset.mean) == len(dataset.std) == dataset.x.shape[-1]:
         raise DataError(f"{dataset.name}: mean and std must have one number for each of {dataset.x.shape[-1]} channels")
 
 

@@ -52,7 +52,7 @@ def load(
     seed: int = 0,
     download: bool = True,
     stand_in_samples: int | None = None,
-    report: Callable[[str], None] = _to_stderr,
+    log: Callable[[str], None] = _to_stderr,
     progress: Callable[[str], AbstractContextManager[Progress | None]] = _no_progress,
 ) -> Dataset:
     """Loads a data set of the catalogue, decoded on first use and memory-mapped afterwards, or an imported one.
@@ -66,7 +66,7 @@ def load(
         seed: random seed of generated data.
         download: downloads missing files.
         stand_in_samples: number of generated samples.
-        report: receives messages for the user, line by line. Default: stderr.
+        log: receives messages for the user, line by line. Default: stderr.
         progress: returns a context that shows the progress of a download, given its name.
 
     Raises:
@@ -85,7 +85,7 @@ def load(
     base = entry.base or name
     cache = prepared_folder(base, size, root)
     found = catalogue.locate(entry, root)
-    opened = _open(name, entry, cache, found, report)
+    opened = _open(name, entry, cache, found, log)
     problem = ""
     if opened is None and (found or download):
         with _lock(cache.parent, base) as waited:
@@ -94,24 +94,24 @@ def load(
             opened = _open(name, entry, cache, found, _ignore)
             if opened is None:
                 wanted = _to_download(base, entry, root, found) if download else []
-                problem = _download(base, entry, wanted, root, report, progress)
+                problem = _download(base, entry, wanted, root, log, progress)
                 if wanted and not problem:
                     found = catalogue.locate(entry, root)
                 if found and not problem:
                     source, files = found
-                    report(f"{name}: preparing {', '.join(file.name for file in files[:4])} in {files[0].parent}, once")
+                    log(f"{name}: preparing {', '.join(file.name for file in files[:4])} in {files[0].parent}, once")
                     write_cache(cache, base, source.read(files, size), files, reader=source.version)
-                    opened = _open(name, entry, cache, found, report)
+                    opened = _open(name, entry, cache, found, log)
     if opened is not None:
         dataset, note = opened
         if note:
-            report(f"{name}: {note}")
+            log(f"{name}: {note}")
         return dataset
     advice = missing(name, entry, root, problem)
     if real_only:
         raise DataError(advice)
     result = _generated(name, size, stand_in_samples, seed)
-    report(f"{advice}\nUsing a SYNTHETIC STAND-IN of {len(result)} generated samples instead; results say so.")
+    log(f"{advice}\nUsing a SYNTHETIC STAND-IN of {len(result)} generated samples instead; results say so.")
     return result
 
 
@@ -175,7 +175,7 @@ def _download(
     entry: Entry,
     wanted: list[Download],
     root: Path,
-    report: Callable[[str], None],
+    log: Callable[[str], None],
     progress: Callable[[str], AbstractContextManager[Progress | None]],
 ) -> str:
     """Downloads files; returns the reason if that is not possible."""
@@ -186,7 +186,7 @@ def _download(
     if not is_writable(root):
         return "the folder is read-only"
     for item in wanted:
-        report(f"{base}: downloading {item.file} from {item.urls[0]}")
+        log(f"{base}: downloading {item.file} from {item.urls[0]}")
         try:
             with progress(item.file) as shown:
                 fetch(item.urls, root / base / item.file, checksum=item.checksum, progress=shown)
@@ -196,19 +196,19 @@ def _download(
 
 
 def _open(
-    name: str, entry: Entry, cache: Path, found: Found | None, report: Callable[[str], None]
+    name: str, entry: Entry, cache: Path, found: Found | None, log: Callable[[str], None]
 ) -> tuple[Dataset, str] | None:
     """Returns the decoded data set and its note, if it is there, intact, and made from the files that are there."""
     try:
         opened = read_cache(cache)
     except BrokenCacheError as error:
-        report(f"{cache}: cannot be used ({error}); it will be prepared again")
+        log(f"{cache}: cannot be used ({error}); it will be prepared again")
         return None
     if opened is None:
         return None
     dataset, manifest = opened
     if found and not _made_from(manifest, *found):
-        report(f"{cache}: made from other files than {found[1][0]}; it will be prepared again")
+        log(f"{cache}: made from other files than {found[1][0]}; it will be prepared again")
         return None
     dataset = replace(dataset, name=name, mean=entry.mean, std=entry.std, pools_test=entry.pools_test)
     if entry.labelling:

@@ -160,10 +160,10 @@ def export_pfllib(dataset: Dataset, partition: Partition, folder: str | Path) ->
 
 def _pfllib_samples(dataset: Dataset, index: NDArray[np.int64]) -> NDArray[Any]:
     x = dataset.x[index]
-    if dataset.kind == "images":
+    if dataset.modality == "images":
         scaled = (x.astype(np.float32) / 255 - np.float32(0.5)) / np.float32(0.5)
         return np.ascontiguousarray(np.moveaxis(scaled, -1, 1))
-    if dataset.kind == "features":
+    if dataset.modality == "features":
         return x
     pairs = np.empty(len(x), dtype=object)
     for place, row in enumerate(x):
@@ -177,9 +177,9 @@ def _config(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     return {
         "num_clients": partition.clients,
         "num_classes": len(dataset.classes),
-        "non_iid": partition.kind != "iid",
-        "balance": partition.kind == "iid",
-        "partition": {"dirichlet": "dir", "pathological": "pat"}.get(partition.kind),
+        "non_iid": partition.rule != "iid",
+        "balance": partition.rule == "iid",
+        "partition": {"dirichlet": "dir", "pathological": "pat"}.get(partition.rule),
         "Size of samples for labels in clients": [np.stack(pair, 1).tolist() for pair in counts],
         "alpha": partition.settings.get("beta"),
         "batch_size": partition.settings.get("batch_size"),

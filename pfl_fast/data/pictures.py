@@ -26,8 +26,8 @@ INK = "#2b6cb0"
 
 def sample_sheet(dataset: Dataset, file: str | Path, seed: int = 0) -> None:
     """Draws random images into a PNG: one row per class, one row per domain, or one image per class."""
-    if dataset.kind != "images":
-        raise DataError(f"{dataset.name} holds {dataset.kind}; only images can be drawn")
+    if dataset.modality != "images":
+        raise DataError(f"{dataset.name} holds {dataset.modality}; only images can be drawn")
     if len(dataset) == 0:
         raise DataError(f"{dataset.name} is empty; there is nothing to draw")
     if dataset.domain is not None:
@@ -79,8 +79,8 @@ def partition_plot(
 
 
 def _title(partition: Partition, largest: int) -> str:
-    chosen = {"dirichlet": "beta", "pathological": "classes_per_client"}.get(partition.kind)
-    parts = [f"{partition.settings.get('dataset', '')} {partition.kind}".strip()]
+    chosen = {"dirichlet": "beta", "pathological": "classes_per_client"}.get(partition.rule)
+    parts = [f"{partition.settings.get('dataset', '')} {partition.rule}".strip()]
     parts += [
         f"{name.replace('_', ' ')} {partition.settings[name]}"
         for name in (chosen, "seed")

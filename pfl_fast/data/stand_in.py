@@ -35,7 +35,7 @@ def stand_in(name: str, size: int, samples: int | None, seed: int) -> Dataset:
         fine.classes,
         domains=entry.domains,
         seed=seed,
-        kind=entry.kind,
+        modality=entry.modality,
         vocabulary=entry.vocabulary,
         name=name,
     )

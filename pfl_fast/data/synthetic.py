@@ -27,7 +27,7 @@ def synthetic(
     *,
     domains: int = 0,
     seed: int = 0,
-    kind: str = "images",
+    modality: str = "images",
     vocabulary: int = 2000,
     name: str = "synthetic",
 ) -> Dataset:
@@ -43,7 +43,7 @@ def synthetic(
         classes: number of classes.
         domains: number of domains, 0 for none.
         seed: random seed.
-        kind: ``"images"``, ``"text"`` or ``"features"``.
+        modality: ``"images"``, ``"text"`` or ``"features"``.
         vocabulary: number of tokens; text only.
         name: name of the data set.
 
@@ -51,21 +51,23 @@ def synthetic(
     >>> data.x.shape, sorted(data.y.tolist())
     ((7, 5, 5, 1), [0, 0, 0, 0, 1, 1, 1])
     """
-    if kind not in _MAKERS:
-        raise ValueError(f"kind must be one of {', '.join(_MAKERS)}, not {kind!r}{did_you_mean(kind, _MAKERS)}")
+    if modality not in _MAKERS:
+        raise ValueError(
+            f"modality must be one of {', '.join(_MAKERS)}, not {modality!r}{did_you_mean(modality, _MAKERS)}"
+        )
     if samples < 1 or classes < 1 or domains < 0 or min(shape, default=0) < 1:
         raise ValueError(f"samples, classes and shape must be positive, not {samples}, {classes} and {shape}")
-    if kind == "images" and (len(shape) != 3 or shape[0] not in (1, 3)):
+    if modality == "images" and (len(shape) != 3 or shape[0] not in (1, 3)):
         raise ValueError(f"shape must be (1 or 3, height, width) for images, not {shape}")
-    if kind == "text" and (len(shape) != 1 or vocabulary < SPECIAL + classes):
+    if modality == "text" and (len(shape) != 1 or vocabulary < SPECIAL + classes):
         raise ValueError(f"text needs shape (length,) and a vocabulary of at least {SPECIAL + classes} tokens")
     order = permutation(key(seed, "synthetic order"), samples)
     y = order % classes
     domain = order // classes % domains if domains else None
-    channels = shape[0] if kind == "images" else 0
+    channels = shape[0] if modality == "images" else 0
     return Dataset(
         name=name,
-        x=_MAKERS[kind](y, domain, shape, classes, domains, seed, vocabulary),
+        x=_MAKERS[modality](y, domain, shape, classes, domains, seed, vocabulary),
         y=y,
         classes=tuple(f"class {i}" for i in range(classes)),
         test=permutation(key(seed, "synthetic test"), samples) < samples // TEST_SHARE,
@@ -73,7 +75,7 @@ def synthetic(
         std=(0.5,) * channels,
         domain=domain,
         domains=tuple(f"domain {i}" for i in range(domains)),
-        vocabulary=vocabulary if kind == "text" else 0,
+        vocabulary=vocabulary if modality == "text" else 0,
         source=SYNTHETIC,
     )
 

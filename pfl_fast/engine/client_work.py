@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from pfl_fast.engine.client_results import LocalReport, Score
 from pfl_fast.engine.local.optimizer import StepSettings
-from pfl_fast.engine.local.progress import LocalReport
-from pfl_fast.engine.results.metrics import Score
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings, Worker
 from pfl_fast.errors import PflFastError
@@ -27,14 +26,6 @@ class NotFinite(PflFastError):  # noqa: N818
             f"round {round}, client {report.client}: {report.problem}. A smaller --lr usually helps; --on-nan skip "
             "leaves such a client out of the round, --on-nan report goes on regardless"
         )
-
-
-@dataclass(frozen=True)
-class ClientResult:
-    """Result of a client's local work: its report, and its scores after local training by split."""
-
-    report: LocalReport
-    scores: dict[str, Score]
 
 
 @dataclass(frozen=True)
@@ -99,8 +90,8 @@ class ClientWork:
     upload_rows: dict[int, int]
     on_nan: str
 
-    def __call__(self, worker: Worker, unit: list[int]) -> list[ClientResult]:
-        """Trains and tests the clients of a unit; writes their uploads and their state."""
+    def __call__(self, worker: Worker, unit: list[int]) -> list[LocalReport]:
+        """Trains and tests the clients of a unit; writes their uploads, state, reports and scores."""
         runner = worker.runner
         # 1. receive
         views = [self.state.clients.view(client, self.state.server, round=self.round) for client in unit]
@@ -121,7 +112,7 @@ class ClientWork:
             raise NotFinite(self.round, failed[0])
         for report in failed:
             self._mark_trained(report, {})
-        return [ClientResult(report, scores.get(report.client, {})) for report in reports]
+        return reports
 
     def _test(
         self, worker: Worker, reports: Sequence[LocalReport], trained: dict[int, Tensors], tensors: Tensors | None

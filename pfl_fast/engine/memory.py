@@ -13,7 +13,9 @@ from pfl_fast.data.federated import CHUNK_BYTES, EVALUATION_BATCH, FederatedData
 from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.engine.local.optimizer import StepSettings
-from pfl_fast.engine.local.single import SingleRunner
+from pfl_fast.engine.local.progress import SingleProgress
+from pfl_fast.engine.local.single import SinglePhase, SingleRunner
+from pfl_fast.engine.local.trainer import WHOLE
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.part_table import PartTable
@@ -93,7 +95,7 @@ def estimate(
     cohort = sample(settings, data.clients, 1)
     ever = min(data.clients, len(cohort.training) * settings.rounds)
     sent = sum(e.value.nbytes for e in part_table.uploaded) + sum(e.value.nbytes for e in part_table.mixed)
-    uploads = sent * len(cohort.uploading)
+    upload_bytes = sent * len(cohort.uploading)
     client = MetaClient(part_table, method, data, settings)
     own = sum(spec.value.nbytes for spec in part_table.specs)
     adapts = bool(method.before_test(2, "after_local") or method.before_test(2, "after_agg"))
@@ -101,7 +103,7 @@ def estimate(
         program=program,
         samples=data.bytes,
         client_state=0 if on_disk else ever * part_table.bytes_per_client(),
-        server=2 * sum(t.nbytes for t in part_table.server_common.values()) + uploads,
+        server=2 * sum(t.nbytes for t in part_table.server_common.values()) + upload_bytes,
         training=copies * own + max(copies * client.step_bytes(), tested * (client.test_bytes() + adapts * own)),
     )
 
@@ -143,12 +145,10 @@ class MetaClient:
         return used + cached + max(batch.x.nbytes, min(CHUNK_BYTES, self.samples * self.sample.nbytes))
 
     def _step(self, phase: Phase, batch: Batch, names: list[str]) -> None:
-        self.runner.begin([0], dict(self.tensors), {})
-        self.runner.begin_phase(phase, phase.loss, [names])
+        run = SinglePhase(self.runner, phase, phase.loss, [names], SingleProgress([0], META), dict(self.tensors), {})
         with torch.no_grad():
             batch.cached = {name: cache.compute(self.runner.client, batch.x) for name, cache in phase.cached.items()}
-        settings = self.settings.for_phase(phase)
-        self.runner.step(batch, slice(None), 0, settings).run()
+        run.step(batch, WHOLE, 0, self.settings.for_phase(phase)).run()
 
     def test_bytes(self) -> int:
         """Returns the memory of the prediction for a batch of test samples."""

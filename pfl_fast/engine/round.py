@@ -8,13 +8,13 @@ import torch
 
 from pfl_fast import ops
 from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.client_results import LocalReport, Score, Scores
 from pfl_fast.engine.client_work import ClientTest, ClientWork
 from pfl_fast.engine.executors import Executor
 from pfl_fast.engine.local.optimizer import StepSettings
-from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.mixture import RoundUploads
-from pfl_fast.engine.results.metrics import Score, pooled
+from pfl_fast.engine.results.metrics import pooled
 from pfl_fast.engine.results.records import RoundRecord, Stopwatch
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
@@ -23,8 +23,6 @@ from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings
 from pfl_fast.methods.base import Method, Tensors
-
-Scores = dict[int, dict[str, Score]]  # by client, by split
 
 
 class Round:
@@ -135,10 +133,10 @@ class Round:
         )
         waiting = [client for client in cohort.training if client not in unfinished.reports]
         done = len(cohort.training) - len(waiting)
-        for _, results in self.executor.run(self.executor.units(self.data.stack_order(waiting)), work):
-            for result in results:
+        for _, reports in self.executor.run(self.executor.units(self.data.stack_order(waiting)), work):
+            for report in reports:
                 done += 1
-                self.on_client(done, len(cohort.training), result.report)
+                self.on_client(done, len(cohort.training), report)
 
     def step_settings(self, number: int) -> StepSettings:
         """Returns the optimizer settings of a round."""

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.client_results import Score
 from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.single import SingleRunner, predictions
 from pfl_fast.engine.local.trainer import Runner, Trainer
-from pfl_fast.engine.results.metrics import Metric, Score, score
+from pfl_fast.engine.results.metrics import Metric, score
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key

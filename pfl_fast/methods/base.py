@@ -227,8 +227,8 @@ class Method:
     @property
     def predicts_as_server(self) -> bool:
         """True if ``predict`` and ``predict_global`` are the same function of the same parts."""
-        kind = type(self)
-        return kind.predict is Method.predict and kind.predict_global is Method.predict_global
+        own = type(self)
+        return own.predict is Method.predict and own.predict_global is Method.predict_global
 
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
         """Returns initial tensors of client ``number`` that differ from the ``common`` ones, by name."""

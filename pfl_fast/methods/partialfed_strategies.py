@@ -130,6 +130,6 @@ def _squeeze_tensors(module: nn.Module) -> set[str]:
     """Returns the tensors of squeeze-and-excitation layers, found by class name."""
     found = set()
     for path, layer in module.named_modules():
-        if any(kind.__name__ in SQUEEZES for kind in type(layer).__mro__):
+        if any(base.__name__ in SQUEEZES for base in type(layer).__mro__):
             found |= {f"{path}.{name}" if path else name for name in layer.state_dict()}
     return found

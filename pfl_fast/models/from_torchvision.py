@@ -69,9 +69,9 @@ def _download(name: str, models: Any, function: str) -> nn.Module:
     return model
 
 
-def _layer(model: nn.Module, path: str, kind: type[_Layer]) -> _Layer:
+def _layer(model: nn.Module, path: str, layer_class: type[_Layer]) -> _Layer:
     layer = model.get_submodule(path)
-    assert isinstance(layer, kind)
+    assert isinstance(layer, layer_class)
     return layer
 
 

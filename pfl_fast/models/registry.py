@@ -15,8 +15,7 @@ from pfl_fast.models.digits_cnn import digits_cnn
 from pfl_fast.models.fasttext import fasttext
 from pfl_fast.models.mlp import mlp
 from pfl_fast.models.own import Source, label_of, own
-from pfl_fast.models.resnet import resnet18
-from pfl_fast.models.vision import densenet121, efficientnet_b0, mobilenet_v2
+from pfl_fast.models.vision import densenet121, efficientnet_b0, mobilenet_v2, resnet18
 from pfl_fast.randomness import key, torch_seed
 
 
@@ -28,7 +27,7 @@ class ModelEntry:
         builder: function of ``(input_shape, classes, **options)``, with ``vocabulary`` after ``classes`` for text.
         summary: one-line description.
         typical: input shape, number of classes and vocabulary size in the papers.
-        takes: kind of input: ``"images"``, ``"text"``, or ``"images and features"``.
+        takes: modalities: ``"images"``, ``"text"``, or ``"images and features"``.
         smallest: minimum height and width of images.
     """
 
@@ -101,30 +100,30 @@ def build(
     _check_options(name, options, entry.options)
     problem = _misfit(entry, input_shape, vocabulary)
     if problem:
-        kind = "text" if vocabulary else "images" if len(input_shape) == 3 else "features"
-        raise ConfigError(f"model {name!r} {problem}; use {default_model('', kind, input_shape)!r}, or other data")
+        modality = "text" if vocabulary else "images" if len(input_shape) == 3 else "features"
+        raise ConfigError(f"model {name!r} {problem}; use {default_model('', modality, input_shape)!r}, or other data")
     text = (vocabulary,) if entry.takes == "text" else ()
     with torch_seed(key(seed, "model")):
         return entry.builder(input_shape, classes, *text, **options)
 
 
-def default_model(dataset_name: str, kind: str, input_shape: tuple[int, ...]) -> str:
+def default_model(dataset_name: str, modality: str, input_shape: tuple[int, ...]) -> str:
     """Returns the name of the default model: the papers' model if it accepts the input.
 
     Args:
         dataset_name: name of the data set; unknown names get the default for their kind of input.
-        kind: ``"images"``, ``"text"`` or ``"features"``.
+        modality: ``"images"``, ``"text"`` or ``"features"``.
         input_shape: shape of one sample.
 
     >>> default_model("digits5", "images", (3, 32, 32)), default_model("digits", "images", (1, 8, 8))
     ('digits-cnn', 'mlp')
     """
-    if kind not in {"images", "text", "features"}:
-        raise ValueError(f"default_model: kind must be images, text or features, got {kind!r}")
-    if kind == "text":
+    if modality not in {"images", "text", "features"}:
+        raise ValueError(f"default_model: modality must be images, text or features, got {modality!r}")
+    if modality == "text":
         return "fasttext"
     for name in (PREFERRED.get(dataset_name), "cnn"):
-        if kind == "images" and name and not _misfit(MODELS[name], input_shape, vocabulary=0):
+        if modality == "images" and name and not _misfit(MODELS[name], input_shape, vocabulary=0):
             return name
     return "mlp"
 

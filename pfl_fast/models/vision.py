@@ -1,9 +1,20 @@
-"""Other torchvision models; the dropout before their last linear layer belongs to the extractor."""
+"""Models of torchvision; the dropout before their last linear layer belongs to the extractor."""
 
 from __future__ import annotations
 
 from pfl_fast.models.base import Backbone
 from pfl_fast.models.from_torchvision import from_torchvision
+
+
+def resnet18(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:
+    """Builds torchvision's ResNet-18, 512 features, with the 7x7 stride-2 stem for every input size, as in the papers.
+
+    Args:
+        input_shape: ``(c, h, w)``.
+        classes: number of classes.
+        pretrained: whether torchvision downloads weights pretrained on ImageNet.
+    """
+    return from_torchvision("resnet18", input_shape, classes, pretrained, stem="conv1", head="fc")
 
 
 def mobilenet_v2(input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False) -> Backbone:

@@ -42,7 +42,7 @@ def test_a_partition_is_saved_and_drawn(run, tmp_path):
     made = run(partition, "digits", "--clients", 5, "--seed", 3, "--out", "saved")
     loaded = Partition.load(tmp_path / "saved")
     assert loaded.hash in made
-    assert (loaded.kind, loaded.clients, loaded.settings["seed"]) == ("dirichlet", 5, 3)
+    assert (loaded.rule, loaded.clients, loaded.settings["seed"]) == ("dirichlet", 5, 3)
     assert loaded.hash in run(plot, "saved", "--out", "saved.png")
     assert loaded.hash in run(plot, "digits", "--clients", 5, "--seed", 3, "--out", "named.png")
     assert (tmp_path / "saved.png").read_bytes() == (tmp_path / "named.png").read_bytes()
@@ -55,7 +55,7 @@ def test_a_partition_is_saved_and_drawn(run, tmp_path):
 def test_a_partition_of_other_data_is_not_drawn(run, tmp_path):
     run(partition, "digits", "--clients", 5, "--out", "saved")
     loaded = Partition.load(tmp_path / "saved")
-    smaller = Partition(loaded.kind, loaded.settings | {"samples": 5}, loaded.train, loaded.test, loaded.validation)
+    smaller = Partition(loaded.rule, loaded.settings | {"samples": 5}, loaded.train, loaded.test, loaded.validation)
     smaller.save(tmp_path / "saved")
     with pytest.raises(DataError, match="but digits has 1797"):
         run(plot, "saved", "--out", "saved.png")

@@ -27,9 +27,9 @@ def test_list_has_every_method_under_its_family(run):
         elif line.startswith("  "):
             found[line.split()[0]] = (heading, line)
     assert found.keys() == METHODS.keys()
-    for name, kind in METHODS.items():
-        assert found[name][0] == kind.family
-        assert kind.summary in found[name][1]
+    for name, method in METHODS.items():
+        assert found[name][0] == method.family
+        assert method.summary in found[name][1]
     assert set(json.loads(run("--json"))) == set(METHODS)
 
 
@@ -102,12 +102,12 @@ def test_counting_does_not_import_the_compiler():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_page_has_all_facts_of_the_method(run, name):
-    kind = METHODS[name]
+    method = METHODS[name]
     page, facts = run(name), json.loads(run(name, "--json"))
-    assert kind.paper in page
-    assert kind.batch_norm in page
-    assert kind.reading in page
-    assert kind.public_code in page
+    assert method.paper in page
+    assert method.batch_norm in page
+    assert method.reading in page
+    assert method.public_code in page
     assert "x FedAvg's" in page
     for part in facts["parts"]:
         assert part["part"] in page

@@ -173,7 +173,7 @@ def test_one_error_lists_all_mistakes(cli):
         (["fedcp", "--roundz", "1"], "--rounds"),
         (["fedcp", "--config", "none.toml"], "none.toml: there is no such file"),
         (["fedcp", "--preset", "offical"], "FedCP has paper, official"),
-        (["fedcp", "--set", "report=x"], "no option 'report'"),
+        (["fedcp", "--set", "log=x"], "no option 'log'"),
         (["fedcp", "--dataset", "synthetic", "--model", "cnm"], "did you mean 'cnn'"),
     ],
 )

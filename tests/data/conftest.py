@@ -25,7 +25,7 @@ def load_real(raw, said):
     """Loads real data from ``raw``, without downloads."""
 
     def loader(name, **more):
-        return load(name, **{"folder": raw, "real_only": True, "download": False, "report": said.append, **more})
+        return load(name, **{"folder": raw, "real_only": True, "download": False, "log": said.append, **more})
 
     return loader
 

@@ -25,7 +25,7 @@ def test_original_columns(raw, load_real, place):
     assert data.y.tolist() == [2, 0, 3]
     assert data.test.tolist() == [False, False, True]
     assert data.vocabulary == 11
-    assert data.kind == "text"
+    assert data.modality == "text"
 
 
 @pytest.mark.parametrize("size", [1, 13, 200])

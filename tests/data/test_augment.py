@@ -70,20 +70,20 @@ def test_rotation_keeps_a_uniform_oblong_image_uniform_inside():
     assert torch.all((out[:, 1, 0, 0] - 0.5 < 0.999).sum() > 25), "corners were turned in from outside"
 
 
-@pytest.mark.parametrize("kind", ["flip", "flip-rotate", "crop-flip"])
+@pytest.mark.parametrize("name", ["flip", "flip-rotate", "crop-flip"])
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_a_sample_depends_on_its_own_key_only(kind, channels_last):
+def test_a_sample_depends_on_its_own_key_only(name, channels_last):
     x, keys = batch(channels_last=channels_last)
-    together = augment(kind, x.unflatten(0, (4, 10)), keys.view(4, 10), BLACK)
+    together = augment(name, x.unflatten(0, (4, 10)), keys.view(4, 10), BLACK)
     assert together.shape == (4, 10, 3, 9, 7)
     assert (together.stride(-3) == 1) == channels_last
     for place in (0, 13, 39):
-        alone = augment(kind, x[place : place + 1], keys[place : place + 1], BLACK)
+        alone = augment(name, x[place : place + 1], keys[place : place + 1], BLACK)
         assert torch.equal(alone[0], together.flatten(0, 1)[place])
-    assert not torch.equal(together, augment(kind, x.unflatten(0, (4, 10)), keys.view(4, 10) + 1, BLACK))
+    assert not torch.equal(together, augment(name, x.unflatten(0, (4, 10)), keys.view(4, 10) + 1, BLACK))
 
 
-@pytest.mark.parametrize("kind", ["flip", "flip-rotate", "crop-flip"])
-def test_an_image_of_one_pixel(kind):
+@pytest.mark.parametrize("name", ["flip", "flip-rotate", "crop-flip"])
+def test_an_image_of_one_pixel(name):
     x = torch.full((5, 3, 1, 1), 7.0)
-    assert augment(kind, x, torch.arange(5), BLACK).shape == x.shape
+    assert augment(name, x, torch.arange(5), BLACK).shape == x.shape

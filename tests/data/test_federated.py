@@ -32,7 +32,7 @@ def collected(data, clients, round, epoch):
     """What each client got from ``stacked``, as lists of batches."""
     ranked = data.stack_order(clients)
     got = {client: [] for client in clients}
-    for groups in data.stacked(clients, round, epoch):
+    for groups in data.stacked_batches(clients, round, epoch):
         places = [place for group in groups for place in range(group.rows.start, group.rows.stop)]
         assert places == list(range(len(places))), "those still active are the first ones"
         sizes = [group.y.shape[1] for group in groups]
@@ -86,11 +86,11 @@ def test_the_order_follows_from_seed_client_round_and_epoch():
 
 def test_many_chunks_give_the_same(monkeypatch):
     whole = federated([47, 31], augment="flip")
-    expected = [list(whole.batches(0, 0, 0)), list(whole.stacked([0, 1], 0, 0))]
+    expected = [list(whole.batches(0, 0, 0)), list(whole.stacked_batches([0, 1], 0, 0))]
     monkeypatch.setattr("pfl_fast.data.federated.CHUNK_BYTES", 1)
     for one, other in zip(whole.batches(0, 0, 0), expected[0], strict=True):
         assert torch.equal(one.x, other.x)
-    for ours, theirs in zip(whole.stacked([0, 1], 0, 0), expected[1], strict=True):
+    for ours, theirs in zip(whole.stacked_batches([0, 1], 0, 0), expected[1], strict=True):
         assert [(g.rows, g.x.tolist(), g.y.tolist()) for g in ours] == [
             (g.rows, g.x.tolist(), g.y.tolist()) for g in theirs
         ]

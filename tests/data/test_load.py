@@ -176,7 +176,7 @@ def test_no_writable_folder_is_an_error(raw, tmp_path, load_real, monkeypatch):
 def _load_in_process(folder, barrier, results):
     said = []
     barrier.wait()
-    data = load("mnist", folder=folder, download=False, real_only=True, report=said.append)
+    data = load("mnist", folder=folder, download=False, real_only=True, log=said.append)
     results.put((int(data.x.sum()), sum("preparing" in line for line in said)))
 
 
@@ -207,9 +207,9 @@ def test_missing_data_has_instructions(load_real, raw):
 @pytest.mark.parametrize("name", [n for n, e in catalogue.DATASETS.items() if e.downloads])
 def test_stand_ins_have_the_shape_of_the_real_set(raw, name):
     entry, said = catalogue.DATASETS[name], []
-    data = load(name, folder=raw, download=False, stand_in_samples=211, report=said.append)
+    data = load(name, folder=raw, download=False, stand_in_samples=211, log=said.append)
     assert data.source == "synthetic stand-in"
-    assert (len(data), data.input_shape, data.kind) == (211, entry.input_shape, entry.kind)
+    assert (len(data), data.input_shape, data.modality) == (211, entry.input_shape, entry.modality)
     assert (len(data.classes), len(data.domains)) == (entry.classes, entry.domains)
     assert data.y.max() == min(entry.classes, 211) - 1
     assert (data.mean, data.std) == (entry.mean, entry.std)
@@ -219,14 +219,14 @@ def test_stand_ins_have_the_shape_of_the_real_set(raw, name):
 
 
 def test_stand_ins_are_not_huge():
-    first, again = (load("digits5", size=5, download=False, report=lambda _: None, seed=3) for _ in range(2))
+    first, again = (load("digits5", size=5, download=False, log=lambda _: None, seed=3) for _ in range(2))
     assert len(first) == 6000
     assert np.array_equal(first.x, again.x)
 
 
 @pytest.mark.parametrize("name", ["cifar100", "cifar100-coarse"])
 def test_cifar100_stand_in_has_both_labellings(name):
-    data = load(name, download=False, stand_in_samples=300, report=lambda _: None)
+    data = load(name, download=False, stand_in_samples=300, log=lambda _: None)
     assert data.labels.keys() == {"fine", "coarse"}
     assert np.array_equal(data.y, data.labels["coarse" if name.endswith("coarse") else "fine"])
 

@@ -24,7 +24,7 @@ y = np.arange(len(x)) % 200
 dataset = Dataset("large", x, y, tuple(map(str, range(200))), np.zeros(len(x), bool), (0.5,) * 3, (0.5,) * 3)
 data = FederatedData(dataset, make_partition(dataset, PartitionSpec("dirichlet", clients=20)))
 seen = sum(len(y) for client in range(20) for _, y, _ in data.batches(client, 0, 0))
-seen += sum(group.y.numel() for groups in data.stacked(range(20), 0, 1) for group in groups)
+seen += sum(group.y.numel() for groups in data.stacked_batches(range(20), 0, 1) for group in groups)
 seen += sum(len(y) for client in range(20) for _, y in data.evaluation("test", client))
 print(seen, peak() - before)
 """

@@ -1,11 +1,12 @@
 import itertools
+import json
 
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from pfl_fast.data.partition import KINDS, Partition, PartitionSpec, make_partition
+from pfl_fast.data.partition import RULES, Partition, PartitionSpec, make_partition
 from pfl_fast.errors import ConfigError, DataError, PflFastError
 from tests.data.samples import cifar100_like, labelled, partitioned
 
@@ -90,10 +91,10 @@ def test_too_few_samples_are_refused_with_the_arithmetic():
         partitioned(labelled([0] * 10), "dirichlet", clients=11, seed=1, legacy_partition=True)
 
 
-@pytest.mark.parametrize("kind", ["iid", "dirichlet", "pathological"])
-def test_the_seed_decides(kind):
+@pytest.mark.parametrize("rule", ["iid", "dirichlet", "pathological"])
+def test_the_seed_decides(rule):
     dataset = labelled(np.arange(600) % 10)
-    first, again, other = (partitioned(dataset, kind, clients=7, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (partitioned(dataset, rule, clients=7, seed=seed) for seed in (3, 3, 4))
     assert first.hash == again.hash
     assert not np.array_equal(all_indices(first), all_indices(other))
 
@@ -257,13 +258,13 @@ def test_wrong_numbers_of_clients_are_named():
         partitioned(cifar100_like(), "superclass", clients=7)
 
 
-def test_every_kind_has_a_default_number_of_clients():
+def test_every_rule_has_a_default_number_of_clients():
     natural = ((np.arange(30), np.arange(30, 40)),)
     base = cifar100_like()
     dataset = labelled(
         base.y, test=base.test, labels=base.labels, natural=natural, domain=np.arange(800) % 3, domains=("a", "b", "c")
     )
-    counts = [partitioned(dataset, kind).clients for kind in KINDS]
+    counts = [partitioned(dataset, rule).clients for rule in RULES]
     assert counts == [20, 20, 20, 3, 6, 20, 1]
 
 
@@ -277,19 +278,34 @@ def saved(tmp_path):
 def test_saved_partitions_can_be_loaded(saved):
     made, folder = saved
     loaded = Partition.load(folder)
-    assert (loaded.kind, loaded.settings, loaded.hash) == (made.kind, made.settings, made.hash)
+    assert (loaded.rule, loaded.settings, loaded.hash) == (made.rule, made.settings, made.hash)
     for split in ("train", "test", "validation"):
         for ours, theirs in zip(getattr(made, split), getattr(loaded, split), strict=True):
             np.testing.assert_array_equal(ours, theirs)
     assert sorted(file.name for file in folder.iterdir()) == ["indices.npy", "partition.json"]
 
 
+def test_partitions_saved_by_earlier_versions_can_be_loaded(saved):
+    made, folder = saved
+    about = json.loads((folder / "partition.json").read_text())
+    about["kind"] = about.pop("rule")
+    (folder / "partition.json").write_text(json.dumps(about))
+    loaded = Partition.load(folder)
+    assert (loaded.rule, loaded.hash) == ("dirichlet", made.hash)
+
+
+def test_the_hash_of_a_partition_stays_the_same(saved):
+    """Runs and results of earlier versions hold the hash; the settings in it keep their names."""
+    made, _ = saved
+    assert made.hash == "90b1ad4f2ef3ff0a"
+
+
 def test_the_hash_notices_every_change(saved):
     made, _ = saved
-    moved = Partition(made.kind, made.settings, made.train[::-1], made.test, made.validation)
-    renamed = Partition(made.kind, {**made.settings, "seed": 1}, made.train, made.test, made.validation)
+    moved = Partition(made.rule, made.settings, made.train[::-1], made.test, made.validation)
+    renamed = Partition(made.rule, {**made.settings, "seed": 1}, made.train, made.test, made.validation)
     shifted = Partition(
-        made.kind, made.settings, (made.train[0][:-1], np.append(made.train[0][-1:], made.train[1]), *made.train[2:]),
+        made.rule, made.settings, (made.train[0][:-1], np.append(made.train[0][-1:], made.train[1]), *made.train[2:]),
         made.test, made.validation,
     )  # fmt: skip
     assert len({made.hash, moved.hash, renamed.hash, shifted.hash}) == 4

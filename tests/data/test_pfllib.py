@@ -35,8 +35,8 @@ def test_exported_data_can_be_imported(tmp_path, name):
     partition = partitioned(dataset, "iid", clients=3)
     export_pfllib(dataset, partition, tmp_path / "out")
     back = import_pfllib(tmp_path / "out")
-    assert (back.kind, back.name, back.source, back.classes) == (
-        dataset.kind, "out", "imported", tuple(map(str, range(len(dataset.classes)))),
+    assert (back.modality, back.name, back.source, back.classes) == (
+        dataset.modality, "out", "imported", tuple(map(str, range(len(dataset.classes)))),
     )  # fmt: skip
     natural = partitioned(back, "natural")
     for split in ("train", "test"):
@@ -92,7 +92,7 @@ def test_both_forms_of_text_pairs_are_read(tmp_path, as_table):
 
 def test_the_published_sample(real_data):
     dataset = import_pfllib(real_data / "pfllib_sample", "mnist-sample")
-    assert (dataset.name, dataset.kind, dataset.x.shape[1:], len(dataset.classes)) == (
+    assert (dataset.name, dataset.modality, dataset.x.shape[1:], len(dataset.classes)) == (
         "mnist-sample",
         "images",
         (28, 28, 1),

@@ -6,15 +6,21 @@ from torch import nn
 from pfl_fast.data.synthetic import synthetic
 from pfl_fast.randomness import torch_seed
 
-KINDS = [("images", (3, 16, 16)), ("images", (1, 9, 11)), ("text", (23,)), ("features", (5,)), ("features", (2, 3))]
+MODALITIES = [
+    ("images", (3, 16, 16)),
+    ("images", (1, 9, 11)),
+    ("text", (23,)),
+    ("features", (5,)),
+    ("features", (2, 3)),
+]
 
 
-@pytest.mark.parametrize(("kind", "shape"), KINDS)
+@pytest.mark.parametrize(("modality", "shape"), MODALITIES)
 @pytest.mark.parametrize("samples", [1, 2, 613])
 @pytest.mark.parametrize("domains", [0, 3])
-def test_shape_type_and_balance(kind, shape, samples, domains):
-    data = synthetic(samples, shape, 7, kind=kind, domains=domains)
-    assert (len(data), data.kind, data.input_shape) == (samples, kind, shape)
+def test_shape_type_and_balance(modality, shape, samples, domains):
+    data = synthetic(samples, shape, 7, modality=modality, domains=domains)
+    assert (len(data), data.modality, data.input_shape) == (samples, modality, shape)
     assert np.ptp(np.bincount(data.y, minlength=7)) <= 1
     assert len(data.classes) == 7
     assert data.test.sum() == samples // 6
@@ -27,16 +33,16 @@ def test_shape_type_and_balance(kind, shape, samples, domains):
         assert data.domain is None
 
 
-@pytest.mark.parametrize(("kind", "shape"), KINDS)
-def test_the_seed_decides(kind, shape):
-    a, b, c = (synthetic(50, shape, 3, kind=kind, seed=seed, domains=2) for seed in (1, 1, 2))
+@pytest.mark.parametrize(("modality", "shape"), MODALITIES)
+def test_the_seed_decides(modality, shape):
+    a, b, c = (synthetic(50, shape, 3, modality=modality, seed=seed, domains=2) for seed in (1, 1, 2))
     assert np.array_equal(a.x, b.x)
     assert np.array_equal(a.y, b.y)
     assert not np.array_equal(a.x, c.x)
 
 
 def test_tokens_are_in_the_vocabulary():
-    data = synthetic(300, (31,), 4, kind="text", vocabulary=97)
+    data = synthetic(300, (31,), 4, modality="text", vocabulary=97)
     assert (data.x.min(), data.x.max() < 97, data.vocabulary) == (0, True, 97)
     assert (data.x[:, 0] == 1).all()
     padding = data.x == 0
@@ -92,7 +98,7 @@ def test_images_are_learned_in_several_epochs(domains):
 
 def test_features_can_be_learned():
     """The nearest class mean of the training part classifies better than chance, but not perfectly."""
-    data = synthetic(1200, (20,), 4, kind="features")
+    data = synthetic(1200, (20,), 4, modality="features")
     means = np.stack([data.x[~data.test & (data.y == c)].mean(0) for c in range(4)])
     distance = ((data.x[data.test, None] - means) ** 2).sum(2)
     assert 0.5 < (distance.argmin(1) == data.y[data.test]).mean() < 1
@@ -100,7 +106,7 @@ def test_features_can_be_learned():
 
 def test_texts_can_be_learned():
     """Word frequencies of the training classes classify better than chance, but not perfectly."""
-    data = synthetic(1200, (40,), 4, kind="text", vocabulary=500)
+    data = synthetic(1200, (40,), 4, modality="text", vocabulary=500)
     counts = np.stack([np.bincount(row, minlength=500) for row in data.x])
     uses = np.stack([counts[~data.test & (data.y == c)].sum(0) + 1 for c in range(4)])
     likelihood = counts[data.test] @ np.log(uses / uses.sum(1, keepdims=True)).T
@@ -116,9 +122,9 @@ def test_texts_can_be_learned():
         ({"shape": ()}, "must be positive"),
         ({"shape": (2, 4, 4)}, "1 or 3"),
         ({"shape": (4, 4)}, "1 or 3"),
-        ({"kind": "image"}, "did you mean 'images'"),
-        ({"kind": "text"}, "shape"),
-        ({"kind": "text", "shape": (5,), "vocabulary": 5}, "at least 13 tokens"),
+        ({"modality": "image"}, "did you mean 'images'"),
+        ({"modality": "text"}, "shape"),
+        ({"modality": "text", "shape": (5,), "vocabulary": 5}, "at least 13 tokens"),
     ],
 )
 def test_impossible_requests(wrong, message):

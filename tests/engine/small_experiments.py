@@ -111,13 +111,13 @@ def image_inputs(norm=False):
 
 def image_experiment(method="fedcp", *, norm=False, **settings):
     """Experiment on synthetic images: three rounds with batches of 5."""
-    values = {"rounds": 3, "executor": "sequential", "lr": 0.1, "batch_size": 5, "report": lambda _: None, **settings}
+    values = {"rounds": 3, "executor": "sequential", "lr": 0.1, "batch_size": 5, "log": lambda _: None, **settings}
     return Experiment(method, **{"head": "4" if norm else "3", **image_inputs(norm), **values})
 
 
-def resume_image_experiment(folder, *, norm=False, report=lambda _: None, **changes):
+def resume_image_experiment(folder, *, norm=False, log=lambda _: None, **changes):
     """Resumes an :func:`image_experiment` from its run folder."""
-    return Experiment.resume(folder, report=report, **image_inputs(norm), **changes)
+    return Experiment.resume(folder, log=log, **image_inputs(norm), **changes)
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.local.optimizer import StepSettings
-from pfl_fast.engine.local.progress import LocalReport
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import METRICS, score
 from pfl_fast.engine.results.records import RoundRecord, summarise_run

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, recall_score, roc_auc_score
 from sklearn.preprocessing import label_binarize
 
+from pfl_fast.engine.client_results import Score
 from pfl_fast.engine.results.metrics import (
     METRICS,
-    Score,
     Summary,
     find_metrics,
     last_mean,

@@ -105,13 +105,13 @@ def test_all_errors_are_reported_at_once():
 
 def test_later_sources_of_settings_override_earlier_ones():
     """In order: defaults, the paper's values for the model, the preset, the user's values."""
-    kind = METHODS["fedcp"]
-    assert resolve(kind, {}, "resnet18").settings.lr == 0.1
-    assert resolve(kind, {}, "resnet18").options.lam == 1
-    assert resolve(kind, {}, "cnn").options.lam == 5
-    assert resolve(kind, {"lam": "0.3"}, "resnet18").options.lam == 0.3
-    assert resolve(kind, {}, preset="official").settings.shuffle is False
-    assert resolve(kind, {"shuffle": True}, preset="official").settings.shuffle is True
+    method = METHODS["fedcp"]
+    assert resolve(method, {}, "resnet18").settings.lr == 0.1
+    assert resolve(method, {}, "resnet18").options.lam == 1
+    assert resolve(method, {}, "cnn").options.lam == 5
+    assert resolve(method, {"lam": "0.3"}, "resnet18").options.lam == 0.3
+    assert resolve(method, {}, preset="official").settings.shuffle is False
+    assert resolve(method, {"shuffle": True}, preset="official").settings.shuffle is True
 
 
 def test_unknown_methods_are_refused_with_a_suggestion():

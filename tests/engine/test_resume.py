@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_used(tmp_path, damag
         newest = newest.with_suffix(".json")
         newest.write_text(newest.read_text()[:40])
     messages = []
-    again = small.resume_image_experiment(tmp_path / "run", report=messages.append)
+    again = small.resume_image_experiment(tmp_path / "run", log=messages.append)
     assert "round-000003" in messages[0]
     assert "before" in messages[0]
     assert again.round.state.rounds_done == 2
@@ -246,7 +246,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         file.rename(tmp_path / "b" / "checkpoint" / file.name)
     messages = []
     with pytest.raises(PflFastError, match="no checkpoint can be used"):
-        small.resume_image_experiment(tmp_path / "b", report=messages.append)
+        small.resume_image_experiment(tmp_path / "b", log=messages.append)
     assert "another model" in messages[0]
 
 

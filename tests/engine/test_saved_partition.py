@@ -11,7 +11,7 @@ def test_a_run_saves_its_partition(tmp_path):
 
 
 def test_a_saved_partition_is_loaded_from_its_folder(tmp_path):
-    settings = {"dataset": small.synthetic_images(), "model": "mlp", "clients": 4, "report": lambda _: None}
+    settings = {"dataset": small.synthetic_images(), "model": "mlp", "clients": 4, "log": lambda _: None}
     first = Experiment("local", partition="iid", seed=5, out=tmp_path / "run", **settings)
     again = Experiment("local", partition=str(tmp_path / "run" / "partition"), seed=6, **settings)
     other = Experiment("local", partition="iid", seed=6, **settings)

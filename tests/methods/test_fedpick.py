@@ -192,7 +192,7 @@ def test_the_selectors_gradient_is_a_finite_difference_of_the_loss():
 
 def test_the_digits_cnn_is_cut_after_its_convolutions():
     dataset = synthetic(60, (3, 8, 8), 3, seed=1)
-    values = {"dataset": dataset, "model": "digits-cnn", "clients": 2, "partition": "iid", "report": lambda _: None}
+    values = {"dataset": dataset, "model": "digits-cnn", "clients": 2, "partition": "iid", "log": lambda _: None}
     part_table = Experiment("fedpick", **values).part_table
     assert part_table.client.selector.logits[0].weight.shape == (256, 512)
     assert part_table.client.relevant_head[0].weight.shape == (2048, 512)
@@ -201,17 +201,17 @@ def test_the_digits_cnn_is_cut_after_its_convolutions():
 
 
 def test_paper_values():
-    kind = METHODS["fedpick"]
-    digits = kind.defaults("digits-cnn", "digits5")
+    method = METHODS["fedpick"]
+    digits = method.defaults("digits-cnn", "digits5")
     assert digits == {
         "lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1, "per_client": 1000, "tau": 10,
         "lam_lce": 10, "lam_ent": 0.001, "lam_dis": 10, "model_options": ("cut=conv",),
     }  # fmt: skip
-    office, domainnet = (kind.defaults("alexnet", name) for name in ("office-caltech10", "domainnet"))
+    office, domainnet = (method.defaults("alexnet", name) for name in ("office-caltech10", "domainnet"))
     assert (office["per_client"], domainnet["per_client"]) == (125, 500)
     assert {**office, "per_client": 500} == domainnet
     assert (office["tau"], office["lam_lce"], office["lam_ent"], office["lam_dis"]) == (1, 1, 0.001, 1)
-    assert kind.defaults("cnn", "cifar10") == METHODS["fedavg"].defaults("cnn", "cifar10")
+    assert method.defaults("cnn", "cifar10") == METHODS["fedavg"].defaults("cnn", "cifar10")
     options = {"tau", "lam_lce", "lam_ent", "lam_dis", "model_options"}
     bn = METHODS["fedbn"].defaults("digits-cnn", "digits5")
     assert {name: value for name, value in digits.items() if name not in options} == bn

@@ -243,8 +243,8 @@ def test_paper_values():
     from pfl_fast.methods import METHODS
 
     for name in (METHOD, "partialfed-adaptive"):
-        kind = METHODS[name]
-        assert kind.defaults("resnet18", "office-home")["lr"] == 0.01
-        assert kind.defaults("resnet18", "cifar10") == {"lr": 0.1}
-        assert kind.presets["paper"]["rounds"] == 100
+        method = METHODS[name]
+        assert method.defaults("resnet18", "office-home")["lr"] == 0.01
+        assert method.defaults("resnet18", "cifar10") == {"lr": 0.1}
+        assert method.presets["paper"]["rounds"] == 100
         assert "pretrained" in MODELS["resnet18"].options

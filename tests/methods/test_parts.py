@@ -8,7 +8,7 @@ from pfl_fast.methods import METHODS
 from pfl_fast.models import build
 from pfl_fast.randomness import torch_seed
 
-SETTINGS = {"dataset": "synthetic", "samples": 60, "clients": 3, "model": "mlp", "report": lambda _: None}
+SETTINGS = {"dataset": "synthetic", "samples": 60, "clients": 3, "model": "mlp", "log": lambda _: None}
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -206,7 +206,7 @@ def test_pretrained_extractor_with_a_seeded_head(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "kind", "input_shape", "expected"),
+    ("dataset", "modality", "input_shape", "expected"),
     [
         ("mnist", "images", (1, 28, 28), "cnn"),
         ("fashion-mnist", "images", (1, 28, 28), "cnn"),
@@ -227,10 +227,10 @@ def test_pretrained_extractor_with_a_seeded_head(name, monkeypatch):
         ("mine", "features", (20,), "mlp"),
     ],
 )
-def test_default_model(dataset, kind, input_shape, expected):
-    assert default_model(dataset, kind, input_shape) == expected
+def test_default_model(dataset, modality, input_shape, expected):
+    assert default_model(dataset, modality, input_shape) == expected
 
 
 def test_default_model_of_an_unknown_kind():
-    with pytest.raises(ValueError, match="kind must be images, text or features, got 'sound'"):
+    with pytest.raises(ValueError, match="modality must be images, text or features, got 'sound'"):
         default_model("mine", "sound", (3,))

@@ -17,7 +17,7 @@ from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.errors import ConfigError, DataError, did_you_mean, raise_config_errors
 from pfl_fast.options import convert
 
-KINDS = ("iid", "dirichlet", "pathological", "domain", "domain-split", "superclass", "natural")
+RULES = ("iid", "dirichlet", "pathological", "domain", "domain-split", "superclass", "natural")
 SHARED_TESTS = ("domain", "domain-split", "superclass")  # clients of one domain or subclass share its test samples
 LEGACY_SEED = 1  # seed of the published partitions
 
@@ -29,7 +29,7 @@ class ResolvedSpec:
     They are saved with the partition and enter its hash: renaming a field changes the hash of every partition.
     """
 
-    kind: str
+    rule: str
     clients: int
     seed: int
     beta: float
@@ -68,29 +68,31 @@ def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
         saved.check_fits(dataset)
         return saved
     resolved = _resolve(dataset, spec)
-    train, tests = _shared_tests(dataset, resolved) if resolved.kind in SHARED_TESTS else _own_tests(dataset, resolved)
+    train, tests = _shared_tests(dataset, resolved) if resolved.rule in SHARED_TESTS else _own_tests(dataset, resolved)
     train, valid = splits.split_validation(train, resolved.validation, resolved.seed)
     train = [index[: resolved.per_client] for index in train]
     _refuse_empty(resolved, train, tests)
-    settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), **asdict(resolved)}
-    result = Partition(resolved.kind, settings, *(tuple(indices) for indices in (train, tests, valid)))
+    options = asdict(resolved)
+    options["kind"] = options.pop("rule")  # the name that entered the hash of every partition so far
+    settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), **options}
+    result = Partition(resolved.rule, settings, *(tuple(indices) for indices in (train, tests, valid)))
     return result if spec.draw_clients is None else result.draw(spec.draw_clients, resolved.seed)
 
 
 def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
     _check_ranges(spec)
-    kind = spec.partition
-    if kind == "auto":
-        kind = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
-    if kind not in KINDS:
-        raise ConfigError(f"no partition {kind!r} (there is {', '.join(KINDS)}){did_you_mean(kind, KINDS)}")
-    test = _test_mode(dataset, kind, spec.test)
-    clients = _client_count(dataset, kind, spec.clients)
+    rule = spec.partition
+    if rule == "auto":
+        rule = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
+    if rule not in RULES:
+        raise ConfigError(f"no partition {rule!r} (there is {', '.join(RULES)}){did_you_mean(rule, RULES)}")
+    test = _test_mode(dataset, rule, spec.test)
+    clients = _client_count(dataset, rule, spec.clients)
     samples = len(_pool(dataset, test))
     default = int(min(spec.batch_size / (spec.test_fraction or 1.0), samples / max(1, clients) / 2))
     floor = 0 if spec.legacy_partition else 2 if test == "split" and spec.test_fraction else 1
     resolved = ResolvedSpec(
-        kind=kind,
+        rule=rule,
         clients=clients,
         seed=_seed(spec),
         beta=spec.beta,
@@ -104,11 +106,11 @@ def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
         least=max(floor, default if spec.min_samples is None else spec.min_samples),
         cuts=spec.superclass_cuts or "equal",
     )
-    if resolved.legacy and (kind not in ("dirichlet", "pathological") or test != "split"):
+    if resolved.legacy and (rule not in ("dirichlet", "pathological") or test != "split"):
         raise ConfigError("legacy_partition: only for partitions 'dirichlet' and 'pathological' with test='split'")
-    if kind == "superclass" and not {"fine", "coarse"} <= set(dataset.labels):
+    if rule == "superclass" and not {"fine", "coarse"} <= set(dataset.labels):
         raise DataError(f"{dataset.name} has no labellings 'fine' and 'coarse', which 'superclass' needs; use cifar100")
-    if kind != "natural":
+    if rule != "natural":
         rules.check_enough_samples(clients, max(1, resolved.least), samples)
     return resolved
 
@@ -127,43 +129,43 @@ def _check_ranges(spec: PartitionSpec) -> None:
     raise_config_errors(errors)
 
 
-def _test_mode(dataset: Dataset, kind: str, test: str | None) -> str:
-    if kind == "natural":
+def _test_mode(dataset: Dataset, rule: str, test: str | None) -> str:
+    if rule == "natural":
         return test or "official"
     if test == "official" and not dataset.test.any():
         raise DataError(f"{dataset.name} has no official test part; use test='split'")
-    return test or ("official" if kind in SHARED_TESTS and dataset.test.any() else "split")
+    return test or ("official" if rule in SHARED_TESTS and dataset.test.any() else "split")
 
 
-def _client_count(dataset: Dataset, kind: str, clients: int | None) -> int:
-    if kind in ("domain", "domain-split") and dataset.domain is None:
-        raise DataError(f"{dataset.name} has no domains, which partition {kind!r} needs; use 'dirichlet', for example")
-    if kind == "natural" and dataset.natural is None:
+def _client_count(dataset: Dataset, rule: str, clients: int | None) -> int:
+    if rule in ("domain", "domain-split") and dataset.domain is None:
+        raise DataError(f"{dataset.name} has no domains, which partition {rule!r} needs; use 'dirichlet', for example")
+    if rule == "natural" and dataset.natural is None:
         raise DataError(f"{dataset.name} was not imported with clients; use 'dirichlet', for example")
-    fixed = {"domain": len(dataset.domains), "natural": len(dataset.natural or ())}.get(kind)
+    fixed = {"domain": len(dataset.domains), "natural": len(dataset.natural or ())}.get(rule)
     if fixed is not None and clients not in (None, fixed):
         raise DataError(
-            f"partition {kind!r} of {dataset.name} has {fixed} clients, not {clients}; for fewer, set draw_clients"
+            f"partition {rule!r} of {dataset.name} has {fixed} clients, not {clients}; for fewer, set draw_clients"
         )
-    if kind == "domain-split" and clients is not None and clients % len(dataset.domains):
+    if rule == "domain-split" and clients is not None and clients % len(dataset.domains):
         raise DataError(f"domain-split needs a multiple of the {len(dataset.domains)} domains, not {clients} clients")
-    default = 2 * len(dataset.domains) if kind == "domain-split" else 20
+    default = 2 * len(dataset.domains) if rule == "domain-split" else 20
     return clients if clients is not None else fixed if fixed is not None else default
 
 
 def _shared_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[ClientIndices, ClientIndices]:
-    groups = dataset.labels["fine"] if spec.kind == "superclass" else dataset.domain
+    groups = dataset.labels["fine"] if spec.rule == "superclass" else dataset.domain
     assert groups is not None
     official = spec.test == "official"
     mask = dataset.test if official else splits.test_mask(groups, spec.test_fraction, spec.seed)
     pool, tests = np.flatnonzero(~mask), np.flatnonzero(mask)
-    if spec.kind == "superclass":
+    if spec.rule == "superclass":
         fine, coarse = dataset.labels["fine"], dataset.labels["coarse"]
         indices, owned = rules.superclass(fine[pool], coarse[pool], spec.clients, spec.seed, spec.cuts)
     else:
         domains = len(dataset.domains)
         each = spec.clients // domains
-        whole = spec.kind == "domain"
+        whole = spec.rule == "domain"
         indices = rules.by_domain(groups[pool], domains) if whole else rules.split_domains(
             groups[pool], domains, each, spec.seed
         )  # fmt: skip
@@ -173,7 +175,7 @@ def _shared_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[ClientIndices, 
 
 def _own_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[ClientIndices, ClientIndices]:
     official = spec.test == "official"
-    if dataset.natural is not None and spec.kind == "natural":
+    if dataset.natural is not None and spec.rule == "natural":
         if official:
             return [train for train, _ in dataset.natural], [test for _, test in dataset.natural]
         return splits.split([np.concatenate(both) for both in dataset.natural], spec.test_fraction, spec.seed)
@@ -198,9 +200,9 @@ def _client_indices(y: NDArray[np.int64], spec: ResolvedSpec, state: np.random.R
     draws: dict[str, Any] = {"min_samples": spec.least}
     module: Any = rules if state is None else legacy
     draws |= {"seed": spec.seed} if state is None else {"state": state}
-    if spec.kind == "iid":
+    if spec.rule == "iid":
         return rules.iid(len(y), spec.clients, spec.seed)
-    if spec.kind == "dirichlet":
+    if spec.rule == "dirichlet":
         return list(module.dirichlet(y, spec.clients, spec.beta, **draws))
     return list(module.pathological(y, spec.clients, spec.classes_per_client, **draws))
 
@@ -210,6 +212,6 @@ def _refuse_empty(spec: ResolvedSpec, train: ClientIndices, tests: ClientIndices
         empty = [client for client, index in enumerate(indices) if len(index) == 0]
         if empty and wanted:
             raise DataError(
-                f"partition {spec.kind!r}: client {empty[0]} of {spec.clients} has no {what} samples "
+                f"partition {spec.rule!r}: client {empty[0]} of {spec.clients} has no {what} samples "
                 f"({len(empty)} such clients); take fewer clients, or another seed"
             )

@@ -26,14 +26,14 @@ class Partition:
     """Sample indices of each client into a :class:`~pfl_fast.data.dataset.Dataset`.
 
     Attributes:
-        kind: name of the rule, for example ``"dirichlet"``.
+        rule: name of the rule, for example ``"dirichlet"``.
         settings: options that determine the partition, for JSON.
         train: int64 indices of the training samples of each client.
         test: int64 indices of the test samples of each client.
         validation: int64 indices of the validation samples of each client, often empty.
     """
 
-    kind: str
+    rule: str
     settings: dict[str, Any]
     train: Indices
     test: Indices
@@ -47,7 +47,7 @@ class Partition:
     @cached_property
     def hash(self) -> str:
         """Hash of all indices and settings, 16 hex digits."""
-        digest = hashlib.sha256(json.dumps([self.kind, self.settings], sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps([self.rule, self.settings], sort_keys=True).encode())
         for split in SPLITS:
             for index in getattr(self, split):
                 digest.update(f"{split} {len(index)}\n".encode())
@@ -70,7 +70,7 @@ class Partition:
             raise DataError(f"cannot draw {clients} of {self.clients} clients; draw between 1 and {self.clients}")
         chosen = np.sort(permutation(key(seed, "draw"), self.clients)[:clients]).tolist()
         train, test, validation = (tuple(getattr(self, split)[client] for client in chosen) for split in SPLITS)
-        return Partition(self.kind, {**self.settings, "draw": clients, "draw_seed": seed}, train, test, validation)
+        return Partition(self.rule, {**self.settings, "draw": clients, "draw_seed": seed}, train, test, validation)
 
     def save(self, folder: str | Path) -> None:
         """Writes ``indices.npy`` and then ``partition.json``, which completes the folder."""
@@ -81,7 +81,7 @@ class Partition:
         with atomic.new_file(folder / "indices.npy") as temporary, temporary.open("wb") as file:
             np.save(file, flat, allow_pickle=False)
         sizes = {split: [len(index) for index in part] for split, part in parts.items()}
-        about = {"format": 1, "kind": self.kind, "settings": self.settings, "hash": self.hash, "sizes": sizes}
+        about = {"format": 1, "rule": self.rule, "settings": self.settings, "hash": self.hash, "sizes": sizes}
         atomic.write_text(folder / "partition.json", json.dumps(about, indent=1) + "\n")
 
     @staticmethod
@@ -92,7 +92,8 @@ class Partition:
         flat = _read_indices(folder / "indices.npy")
         try:
             sizes = [[int(size) for size in about["sizes"][split]] for split in SPLITS]
-            kind, settings, expected = str(about["kind"]), dict(about["settings"]), str(about["hash"])
+            rule = str(about.get("rule") or about["kind"])  # files of earlier versions say "kind"
+            settings, expected = dict(about["settings"]), str(about["hash"])
         except (KeyError, TypeError, ValueError) as error:
             raise _broken(folder / "partition.json", f"an entry is missing or wrong ({error})") from error
         flat_sizes = [size for part in sizes for size in part]
@@ -100,7 +101,7 @@ class Partition:
             raise _broken(folder, f"partition.json describes {sum(flat_sizes)} indices, indices.npy has {len(flat)}")
         pieces = iter(np.split(flat, np.cumsum(flat_sizes)[:-1]) if flat_sizes else [])
         train, test, validation = (tuple(next(pieces) for _ in part) for part in sizes)
-        result = Partition(kind, settings, train, test, validation)
+        result = Partition(rule, settings, train, test, validation)
         if result.hash != expected:
             raise _broken(folder, f"its hash is {result.hash}, but {expected} was written")
         return result

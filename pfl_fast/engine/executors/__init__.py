@@ -18,7 +18,7 @@ from pfl_fast.engine.worker import Worker
 from pfl_fast.methods.base import Method
 
 EXECUTORS: dict[str, type[Executor]] = {
-    kind.name: kind for kind in (SequentialExecutor, ThreadsExecutor, BatchedExecutor)
+    executor.name: executor for executor in (SequentialExecutor, ThreadsExecutor, BatchedExecutor)
 }
 
 __all__ = ["EXECUTORS", "Executor", "make_executor"]

@@ -4,65 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.methods.base import Phase, PhaseProgress, Tensors
 
 Hook = Callable[[Tensors, PhaseProgress], Tensors]
 LOSS = ""  # key of the loss among recorded quantities, whose names are not empty
 
 
-@dataclass
-class LocalReport:
-    """Report of a client's local training.
-
-    Attributes:
-        client: number of the client.
-        samples: number of samples trained on, over all epochs.
-        steps: number of steps.
-        loss: mean loss over samples.
-        recorded: recorded quantities of the method, mean over samples.
-        problem: description of the first value that was not finite, or None.
-        data_seconds: seconds spent loading batches.
-        test_seconds: seconds spent testing after local training.
-    """
-
-    client: int
-    samples: int = 0
-    steps: int = 0
-    loss: float = 0.0
-    recorded: dict[str, float] = field(default_factory=dict)
-    problem: str | None = None
-    data_seconds: float = 0.0
-    test_seconds: float = 0.0
-
-    def add(self, size: int, loss: float, recorded: dict[str, float]) -> None:
-        """Adds one step on ``size`` samples to the running means."""
-        self.samples += size
-        self.steps += 1
-        share = size / self.samples
-        self.loss += (loss - self.loss) * share
-        for name, value in recorded.items():
-            before = self.recorded.get(name, 0.0)
-            self.recorded[name] = before + (value - before) * share
-        if self.problem is None and not math.isfinite(loss):
-            self.problem = f"the loss of step {self.steps} is {loss}"
-
-
 class SingleProgress:
     """Progress of one client; reads the loss after every step.
 
     Args:
-        client: number of the client.
+        clients: number of the client, as a list.
         device: device of the client's tensors.
     """
 
-    def __init__(self, client: int, device: torch.device) -> None:
+    def __init__(self, clients: list[int], device: torch.device) -> None:
         self.device = device
-        self.report = LocalReport(client)
+        self.report = LocalReport(clients[0])
 
     @property
     def failed(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -13,67 +14,86 @@ from pfl_fast.engine.local.linear_gradients import GradientFactors, LinearGradie
 from pfl_fast.engine.local.modules import bind, evaluate_at
 from pfl_fast.engine.local.optimizer import StepSettings, identity, only_steps, takes_factors, update
 from pfl_fast.engine.local.progress import SingleProgress
-from pfl_fast.engine.local.trainer import CachedValues, Predict, Runner, Step, gradients_of
+from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable, TensorSpec
-from pfl_fast.methods.base import Batch, Loss, Method, Phase, Tensors
+from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 from pfl_fast.nn import seed_dropout
 
-WHOLE = slice(None)
 
-
+@dataclass(eq=False)
 class SingleStep(Step):
     """The updates of one client on a batch; gradients of linear layers stay factors where possible."""
 
-    def __init__(
-        self,
-        runner: SingleRunner,
-        parameters: Mapping[str, Tensor],
-        phase: Phase,
-        batch: Batch,
-        settings: StepSettings,
-    ) -> None:
-        super().__init__(phase, batch, settings)
-        self.runner = runner
-        self.parameters = parameters
-
-    def values(self) -> Tensors:
-        return {name: parameter.detach() for name, parameter in self.parameters.items()}
+    training: SinglePhase
 
     def gradients(self) -> tuple[Tensors, Mapping[str, GradientFactors]]:
-        linear = self.runner.linear
-        self.loss, self.recorded = linear.record(self.runner.loss, self.runner.client, self.batch)
+        linear = self.training.runner.linear
+        self.loss, self.recorded = linear.record(self.training.loss, self.training.runner.client, self.batch)
         gradients, factors = linear.gradients(self.loss, self.parameters)
         if not takes_factors(self.phase, self.settings):
             gradients.update({name: linear.product(name, factors.pop(name)) for name in list(factors)})
         return gradients, factors
 
-    def gradient_at(self, values: Tensors, samples: slice = WHOLE, reported: bool = True) -> Tensors:
-        parameters = {name: value.detach().requires_grad_() for name, value in values.items()}
+    def loss_at(self, parameters: Tensors, samples: slice) -> tuple[Tensor, Tensors]:
         cached = {name: value[samples] for name, value in self.batch.cached.items()}
         batch = Batch(self.batch.x[samples], self.batch.y[samples], self.batch.seed, cached)
-        loss, recorded = evaluate_at(self.runner.client, self.runner.loss, parameters, batch)
-        if reported:
-            self.loss, self.recorded = loss.detach(), recorded
-        return gradients_of(loss, parameters)
+        loss: tuple[Tensor, Tensors] = evaluate_at(self.training.runner.client, self.training.loss, parameters, batch)
+        return loss
 
     def update(self, gradients: Tensors, factors: Mapping[str, GradientFactors]) -> None:
-        tensors, buffers = self.runner.tensors, self.runner.write_buffers
+        tensors, buffers = self.training.tensors, self.training.write_buffers
         moving = [name for name in buffers if name in self.parameters]
         update(self.phase, gradients, tensors, self.batch.seed, self.settings, identity, factors, buffers)
         for name in moving:
             self.parameters[name].data = tensors[name]
 
 
+@dataclass(eq=False)
+class SinglePhase(PhaseRun):
+    """One phase of one client, whose tensors are bound to the modules."""
+
+    runner: SingleRunner
+    progress: SingleProgress
+
+    def __post_init__(self) -> None:
+        client = self.runner.client
+        bind(client, self.tensors, set(self.runner.trained_names(self.phase)))
+        self._parameters = [{name: client.get_parameter(name) for name in names} for names in self.rotation]
+
+    def bind_client(self, row: int) -> None:
+        """Does nothing: the client is bound."""
+
+    def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
+        data, client = self.runner.source(self.phase), self.progress.report.client
+        limit = self.phase.limit(data.steps(client)) if self.phase.limit else None
+        for number, batch in enumerate(islice(data.batches(client, round, epoch), limit)):
+            yield number, StackedBatch(WHOLE, *batch)
+
+    def seed(self, rows: slice, settings: StepSettings) -> Tensor:
+        noise = self.runner.noise(settings, self.progress.report.client, self.progress.report.steps)
+        if self.runner.seed_names:
+            seed_dropout(self.runner.client, noise)
+        return torch.tensor(noise, device=self.runner.device)
+
+    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
+        return table.values[position]
+
+    def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
+        return SingleStep(self.phase, self._parameters[turn], batch, settings, self)
+
+    def active(self, rows: slice) -> Tensors:
+        return self.tensors
+
+
 class SingleRunner(Runner):
     """Runs one client at a time. Arguments as of :class:`~pfl_fast.engine.local.trainer.Runner`."""
 
-    progress: SingleProgress
+    progress_class = SingleProgress
+    phase_class = SinglePhase
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
         super().__init__(part_table, method, data, device)
         self.linear = LinearGradients(self.client)
-        self.tensors: Tensors = {}
-        self.write_buffers: Tensors = {}
 
     def read_only_names(self, phases: Sequence[Phase], settings: StepSettings) -> dict[str, bool]:
         """Returns the tensors that training may read in place, and whether an update moves them to a write buffer."""
@@ -95,11 +115,8 @@ class SingleRunner(Runner):
         here = {name for name in read_only if view[name].device == self.device}
         # Rows of a block share the block's autograd version counter, so another client's write would look like an
         # in-place change of this row. `.data` has its own counter.
-        tensors = {s.key: view[s.key].data if s.key in here else self._copied(s, view[s.key]) for s in specs}
+        tensors = {s.key: view[s.key].data if s.key in here else self._memory(s).copy_(view[s.key]) for s in specs}
         return tensors, {s.key: self._memory(s) for s in specs if s.key in here and read_only[s.key]}
-
-    def _copied(self, spec: TensorSpec, value: Tensor) -> Tensor:
-        return self._memory(spec).copy_(value)
 
     def _memory(self, spec: TensorSpec) -> Tensor:
         return self.scratch(spec.key, spec.value.shape, spec.value.dtype)
@@ -112,42 +129,6 @@ class SingleRunner(Runner):
 
     def row(self, tensors: Tensors, row: int) -> Tensors:
         return tensors
-
-    def begin(self, clients: list[int], tensors: Tensors, write_buffers: Tensors) -> None:
-        self.progress = SingleProgress(clients[0], self.device)
-        self.tensors, self.write_buffers = tensors, write_buffers
-
-    def end(self) -> None:
-        self.tensors, self.write_buffers = {}, {}
-
-    def begin_phase(self, phase: Phase, loss: Loss, rotation: list[list[str]]) -> None:
-        self.phase, self.loss = phase, loss
-        bind(self.client, self.tensors, set(self.trained_names(phase)))
-        self._parameters = [{name: self.client.get_parameter(name) for name in names} for names in rotation]
-
-    def bind_client(self, row: int) -> None:
-        """Does nothing: :meth:`begin_phase` has bound the client."""
-
-    def batches(self, phase: Phase, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
-        data, client = self.source(phase), self.progress.report.client
-        limit = phase.limit(data.steps(client)) if phase.limit else None
-        for number, batch in enumerate(islice(data.batches(client, round, epoch), limit)):
-            yield number, StackedBatch(WHOLE, *batch)
-
-    def seed(self, rows: slice, settings: StepSettings) -> Tensor:
-        noise = self.noise(settings, self.progress.report.client, self.progress.report.steps)
-        if self.seed_names:
-            seed_dropout(self.client, noise)
-        return torch.tensor(noise, device=self.device)
-
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        return table.values[position]
-
-    def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
-        return SingleStep(self, self._parameters[turn], self.phase, batch, settings)
-
-    def active(self, rows: slice) -> Tensors:
-        return self.tensors
 
     def logits(
         self, predict: Predict, clients: Sequence[int], tensors: Tensors, split: str, seeds: Callable[[int, int], int]

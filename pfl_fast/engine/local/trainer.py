@@ -1,7 +1,8 @@
 """Local training: phases, epochs, steps, cached values and hooks, for one client or a stack of clients.
 
 :class:`Trainer` is the loop. A :class:`Runner` executes it: :mod:`~pfl_fast.engine.local.single` for one client whose
-tensors are bound to modules, :mod:`~pfl_fast.engine.local.stacked` for a stack of clients under ``torch.vmap``.
+tensors are bound to modules, :mod:`~pfl_fast.engine.local.stacked` for a stack of clients under ``torch.vmap``. Its
+:class:`PhaseRun` is one phase of one unit, a :class:`Step` of it one batch.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pfl_fast.data.federated import FederatedData, StackedBatch
+from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import set_mode
 from pfl_fast.engine.local.optimizer import StepSettings, write
-from pfl_fast.engine.local.progress import Hook, LocalReport, SingleProgress, StackProgress
+from pfl_fast.engine.local.progress import Hook, SingleProgress, StackProgress
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
 from pfl_fast.models import batch_norm_tensors
@@ -27,6 +30,7 @@ from pfl_fast.nn import seed_names
 from pfl_fast.randomness import key
 
 Predict = Callable[[Any, Batch], Any]
+WHOLE = slice(None)
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -39,24 +43,28 @@ class Interrupted(Exception):  # noqa: N818
     signal: int | None = None
 
 
+@dataclass(eq=False)
 class Step(ABC):
     """The updates on one batch of a client or a stack.
 
     Attributes:
+        phase: phase of the step.
+        parameters: parameters to train.
+        batch: the batch.
+        settings: step settings of the phase.
         loss: loss of the last update, a scalar or ``[C]``.
         recorded: recorded quantities of the last update.
     """
 
-    loss: Tensor
-    recorded: Tensors
-
-    def __init__(self, phase: Phase, batch: Batch, settings: StepSettings) -> None:
-        self.phase = phase
-        self.batch = batch
-        self.settings = settings
+    phase: Phase
+    parameters: Mapping[str, Tensor]
+    batch: Batch
+    settings: StepSettings
 
     def run(self) -> None:
         """Computes gradients and updates the parameters, ``phase.repeats`` times."""
+        self.loss: Tensor
+        self.recorded: Tensors
         for _ in range(self.phase.repeats):
             factors: Mapping[str, GradientFactors] = {}
             if self.phase.custom_gradient:
@@ -67,21 +75,77 @@ class Step(ABC):
             self.update(gradients, factors)
             del gradients  # frees them before the next ones are computed
 
-    @abstractmethod
     def values(self) -> Tensors:
         """Returns the trained parameters, detached."""
+        return {name: parameter.detach() for name, parameter in self.parameters.items()}
 
-    @abstractmethod
     def gradients(self) -> tuple[Tensors, Mapping[str, GradientFactors]]:
         """Returns gradients at the current values, as tensors and as factors."""
+        return self.gradient_at(self.values()), {}
+
+    def gradient_at(self, values: Tensors, samples: slice = WHOLE, reported: bool = True) -> Tensors:
+        """See :class:`pfl_fast.methods.phases.GradientAt`."""
+        parameters = {name: value.detach().requires_grad_() for name, value in values.items()}
+        loss, recorded = self.loss_at(parameters, samples)
+        if reported:
+            self.loss, self.recorded = loss.detach(), recorded
+        found = torch.autograd.grad(loss.sum(), list(parameters.values()), allow_unused=True)
+        return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
     @abstractmethod
-    def gradient_at(self, values: Tensors, samples: slice = slice(None), reported: bool = True) -> Tensors:
-        """See :class:`pfl_fast.methods.phases.GradientAt`."""
+    def loss_at(self, parameters: Tensors, samples: slice) -> tuple[Tensor, Tensors]:
+        """Returns loss and recorded quantities on ``samples`` of the batch, at given values of the parameters."""
 
     @abstractmethod
     def update(self, gradients: Tensors, factors: Mapping[str, GradientFactors]) -> None:
         """Updates the parameters in place."""
+
+
+@dataclass(eq=False)
+class PhaseRun(ABC):
+    """One phase of the local training of a unit.
+
+    Attributes:
+        runner: runner of the unit.
+        phase: the phase.
+        loss: loss of the phase.
+        rotation: names of the parameters to train in each turn.
+        progress: progress of the unit.
+        tensors: tensors of the unit, trained in place.
+        write_buffers: memory for tensors that are read in place.
+    """
+
+    runner: Runner
+    phase: Phase
+    loss: Loss
+    rotation: list[list[str]]
+    progress: SingleProgress | StackProgress
+    tensors: Tensors
+    write_buffers: Tensors
+
+    @abstractmethod
+    def bind_client(self, row: int) -> None:
+        """Binds the tensors of one client to the modules, to compute cached values."""
+
+    @abstractmethod
+    def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
+        """Yields the batches of an epoch with their number in it."""
+
+    @abstractmethod
+    def seed(self, rows: slice, settings: StepSettings) -> Tensor:
+        """Returns the noise seeds of the next step of the clients in ``rows``."""
+
+    @abstractmethod
+    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
+        """Returns the cached values at ``position`` of the training samples of the clients in ``rows``."""
+
+    @abstractmethod
+    def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
+        """Returns the step on a batch of the clients in ``rows``, in one turn of the rotation."""
+
+    @abstractmethod
+    def active(self, rows: slice) -> Tensors:
+        """Returns the tensors of the clients in ``rows``, to be written to."""
 
 
 class Runner(ABC):
@@ -92,9 +156,14 @@ class Runner(ABC):
         method: the method.
         data: client data on ``device``.
         device: device of the unit's tensors.
+
+    Attributes:
+        progress_class: counts steps and losses of a unit.
+        phase_class: trains a unit in one phase.
     """
 
-    progress: SingleProgress | StackProgress
+    progress_class: ClassVar[type[SingleProgress | StackProgress]]
+    phase_class: ClassVar[type[PhaseRun]]
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
         self.part_table = part_table
@@ -128,42 +197,6 @@ class Runner(ABC):
     @abstractmethod
     def row(self, tensors: Tensors, row: int) -> Tensors:
         """Returns the tensors of one client of the unit."""
-
-    @abstractmethod
-    def begin(self, clients: list[int], tensors: Tensors, write_buffers: Tensors) -> None:
-        """Starts the local training of a unit."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Ends the local training of a unit and releases its tensors."""
-
-    @abstractmethod
-    def begin_phase(self, phase: Phase, loss: Loss, rotation: list[list[str]]) -> None:
-        """Starts a phase with its loss; ``rotation`` holds the names of the parameters to train in each turn."""
-
-    @abstractmethod
-    def bind_client(self, row: int) -> None:
-        """Binds the tensors of one client to the modules, to compute cached values."""
-
-    @abstractmethod
-    def batches(self, phase: Phase, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
-        """Yields the batches of an epoch with their number in it."""
-
-    @abstractmethod
-    def seed(self, rows: slice, settings: StepSettings) -> Tensor:
-        """Returns the noise seeds of the next step of the clients in ``rows``."""
-
-    @abstractmethod
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        """Returns the cached values at ``position`` of the training samples of the clients in ``rows``."""
-
-    @abstractmethod
-    def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
-        """Returns the step on a batch of the clients in ``rows``, in one turn of the rotation."""
-
-    @abstractmethod
-    def active(self, rows: slice) -> Tensors:
-        """Returns the tensors of the clients in ``rows``, to be written to."""
 
     @abstractmethod
     def logits(
@@ -241,53 +274,50 @@ class Trainer:
 
         Tensors read in place may belong to the server; their first update is written to ``write_buffers``.
         """
-        runner = self.runner
+        runner, progress = self.runner, self.runner.progress_class(clients, self.runner.device)
         set_mode(runner.client, runner.part_table.parts, training=True)
-        runner.begin(clients, tensors, {} if write_buffers is None else write_buffers)
         self._data_seconds, first_epoch = 0.0, 0
-        try:
-            for phase in phases:
-                self._run_phase(phase, clients, first_epoch, settings)
-                first_epoch += phase.epochs
-                if runner.progress.failed and settings.stop_at_nan:
-                    break
-                self._run_hook(phase.after, settings)
-            reports = runner.progress.reports(self._data_seconds)
-        finally:
-            runner.end()
+        for phase in phases:
+            recompute = bool(phase.cached) and runner.recomputes_each_step(phase)
+            loss = with_cached(phase) if recompute else phase.loss
+            rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
+            progress.begin_phase(phase)
+            run = runner.phase_class(runner, phase, loss, rotation, progress, tensors, write_buffers or {})
+            tables = {} if recompute else self._cached_tables(run, clients)
+            self._train_phase(run, tables, first_epoch, settings)
+            first_epoch += phase.epochs
+            if progress.failed and settings.stop_at_nan:
+                break
+            self._run_hook(run, phase.after, settings)
+        reports = progress.reports(self._data_seconds)
         for row, report in enumerate(reports):
             report.problem = report.problem or first_not_finite(runner.row(tensors, row), report.steps)
         return reports
 
-    def _run_phase(self, phase: Phase, clients: list[int], first_epoch: int, settings: StepSettings) -> None:
-        runner, own = self.runner, settings.for_phase(phase)
-        runner.progress.begin_phase(phase)
-        rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
-        recompute = runner.recomputes_each_step(phase)
-        loss = with_cached(phase) if recompute and phase.cached else phase.loss
-        runner.begin_phase(phase, loss, rotation)
-        tables = {} if recompute else self._cached_tables(phase, clients)
+    def _train_phase(
+        self, run: PhaseRun, tables: Mapping[str, CachedValues], first_epoch: int, settings: StepSettings
+    ) -> None:
+        phase, progress, own = run.phase, run.progress, settings.for_phase(run.phase)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            for number, (rows, x, y, position) in self._batches(phase, settings.round, epoch):
-                cached = {name: runner.cached(table, rows, position) for name, table in tables.items()}
-                batch = Batch(x, y, runner.seed(rows, settings), cached)
-                step = runner.step(batch, rows, number % len(rotation), own)
+            for number, (rows, x, y, position) in self._batches(run, settings.round, epoch):
+                cached = {name: run.cached(table, rows, position) for name, table in tables.items()}
+                step = run.step(Batch(x, y, run.seed(rows, settings), cached), rows, number % len(run.rotation), own)
                 step.run()
-                runner.progress.add(rows, y.shape[-1], step.loss, step.recorded)
+                progress.add(rows, y.shape[-1], step.loss, step.recorded)
                 del step  # frees the graph before the next batch
-                if runner.progress.failed and settings.stop_at_nan:
+                if progress.failed and settings.stop_at_nan:
                     return
-                self._run_hook(phase.after_batch, settings, rows)
-            self._run_hook(phase.after_epoch, settings)
+                self._run_hook(run, phase.after_batch, settings, rows)
+            self._run_hook(run, phase.after_epoch, settings)
 
-    def _run_hook(self, hook: Hook | None, settings: StepSettings, rows: slice = slice(None)) -> None:
+    def _run_hook(self, run: PhaseRun, hook: Hook | None, settings: StepSettings, rows: slice = WHOLE) -> None:
         if hook:
-            tensors = self.runner.active(rows)
-            write(self.runner.progress.call(hook, tensors, settings.lr, rows), tensors)
+            tensors = run.active(rows)
+            write(run.progress.call(hook, tensors, settings.lr, rows), tensors)
 
-    def _batches(self, phase: Phase, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
+    def _batches(self, run: PhaseRun, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
         """Yields the batches of an epoch, measures the seconds they take, and asks whether to stop."""
-        batches = self.runner.batches(phase, round, epoch)
+        batches = run.batches(round, epoch)
         while True:
             if self.stop():
                 raise Interrupted
@@ -298,17 +328,15 @@ class Trainer:
                 return
             yield batch
 
-    def _cached_tables(self, phase: Phase, clients: list[int]) -> dict[str, CachedValues]:
+    def _cached_tables(self, run: PhaseRun, clients: list[int]) -> dict[str, CachedValues]:
         """Computes the cached values of all training samples, in the order of each client's list."""
-        if not phase.cached:
-            return {}
-        runner = self.runner
-        values: dict[str, list[Tensor]] = {name: [] for name in phase.cached}
-        for row, client in enumerate(clients):
-            runner.bind_client(row)
+        runner, caches = self.runner, run.phase.cached
+        values: dict[str, list[Tensor]] = {name: [] for name in caches}
+        for row, client in enumerate(clients if caches else ()):
+            run.bind_client(row)
             with torch.no_grad():
                 for x, _ in runner.data.evaluation("train", client):
-                    for name, cache in phase.cached.items():
+                    for name, cache in caches.items():
                         values[name].append(cache.compute(runner.client, x))
         sizes = [int(runner.data.train_sizes[client]) for client in clients]
         return {name: CachedValues(torch.cat(parts), sizes) for name, parts in values.items()}
@@ -323,12 +351,6 @@ def with_cached(phase: Phase) -> Loss:
         return phase.loss(client, batch)
 
     return loss
-
-
-def gradients_of(loss: Tensor, parameters: Mapping[str, Tensor]) -> Tensors:
-    """Returns the gradients of ``loss`` by name, for the parameters it depends on."""
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 
 def first_not_finite(tensors: Tensors, step: int) -> str | None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from pfl_fast.data.federated import FederatedData
-from pfl_fast.engine.local.progress import LocalReport
+from pfl_fast.engine.client_results import Bests, LocalReport
 from pfl_fast.engine.results.metrics import Metric
-from pfl_fast.engine.results.records import Bests, RoundRecord
+from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.run_state import RunState
 

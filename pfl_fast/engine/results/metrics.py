@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from pfl_fast.engine.client_results import Score, Value
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.models import find_object
 
 Metric = Callable[[Tensor, Tensor], float | Tensor | None]
-Value = float | list[float | None] | None  # a metric's value as JSON holds it
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float | None:
@@ -77,12 +77,12 @@ class UserMetric:
     Args:
         name: name of the metric in the results.
         function: the metric.
-        report: receives the message.
+        log: receives the message.
     """
 
-    def __init__(self, name: str, function: Metric, report: Callable[[str], None]) -> None:
-        self.name, self.function, self.report = name, function, report
-        self._reported = False
+    def __init__(self, name: str, function: Metric, log: Callable[[str], None]) -> None:
+        self.name, self.function, self.log = name, function, log
+        self._logged = False
 
     def __call__(self, logits: Tensor, labels: Tensor) -> float | Tensor | None:
         """Returns the value, or None after an exception or if the value is not finite."""
@@ -90,25 +90,25 @@ class UserMetric:
             result = self.function(logits, labels)
             value = _as_value(result)
         except Exception as error:  # users' code may raise anything
-            self._report(f"{type(error).__name__}: {error}")
+            self._log(f"{type(error).__name__}: {error}")
             return None
         if isinstance(value, float) and not math.isfinite(value):
-            self._report(f"its value is {value}")
+            self._log(f"its value is {value}")
             return None
         return result
 
-    def _report(self, problem: str) -> None:
-        if not self._reported:
-            self._reported = True
-            self.report(f"metric {self.name!r}: {problem}; the value is missing in the results")
+    def _log(self, problem: str) -> None:
+        if not self._logged:
+            self._logged = True
+            self.log(f"metric {self.name!r}: {problem}; the value is missing in the results")
 
 
-def find_metrics(names: Iterable[str], report: Callable[[str], None] = print) -> dict[str, Metric]:
+def find_metrics(names: Iterable[str], log: Callable[[str], None] = print) -> dict[str, Metric]:
     """Returns the metrics of a run by name: those of every run, and the requested ones.
 
     Args:
         names: keys of :data:`METRICS`, or ``"module:function"``, recorded under the function's name.
-        report: receives the first error of each user's metric.
+        log: receives the first error of each user's metric.
     """
     found = {name: METRICS[name] for name in ALWAYS}
     for path in dict.fromkeys(names):
@@ -123,34 +123,8 @@ def find_metrics(names: Iterable[str], report: Callable[[str], None] = print) ->
                 raise ConfigError(f"metrics: {path!r} must be a function (logits, labels), got {function!r}")
             if name in found or name in METRICS:
                 raise ConfigError(f"metrics: the name of {path!r} is already that of another metric; rename it")
-        found[name] = function if path in _BUILT_IN else UserMetric(name, function, report)
+        found[name] = function if path in _BUILT_IN else UserMetric(name, function, log)
     return found
-
-
-@dataclass(frozen=True)
-class Score:
-    """Result of a model on a set of samples.
-
-    Attributes:
-        samples: number of samples.
-        correct: number of correctly classified samples.
-        metrics: values by name of the metric.
-    """
-
-    samples: int
-    correct: int
-    metrics: dict[str, Value] = field(default_factory=dict)
-
-    @property
-    def accuracy(self) -> float:
-        """Fraction of correct samples; NaN without samples."""
-        return self.correct / self.samples if self.samples else math.nan
-
-    @property
-    def loss(self) -> float:
-        """Mean cross entropy; 0 without samples."""
-        value = self.metrics.get("loss")
-        return value if isinstance(value, float) else 0.0
 
 
 def score(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> Score:

@@ -9,12 +9,10 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
-from pfl_fast.engine.local.progress import LocalReport
-from pfl_fast.engine.results.metrics import Score, last_mean, summarise
+from pfl_fast.engine.client_results import Bests, LocalReport, Score, Scores
+from pfl_fast.engine.results.metrics import last_mean, summarise
 from pfl_fast.engine.sampling import Cohort
 from pfl_fast.engine.state.part_table import PartTable
-
-Scores = Mapping[int, Mapping[str, Score]]  # by client, by split
 
 
 class Stopwatch:
@@ -141,8 +139,6 @@ class RoundRecord:
 
 TEST_ACCURACIES = ("test_accuracy_after_agg", "test_accuracy_after_local")
 HEADLINE = (*TEST_ACCURACIES, "test_auc_after_agg", "train_loss")
-
-Bests = dict[str, dict[int, float]]  # best accuracies by name, by client
 
 
 def keep_bests(bests: Bests, record: RoundRecord) -> None:

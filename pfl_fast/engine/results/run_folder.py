@@ -13,7 +13,8 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -39,30 +40,22 @@ class RunFolder(Listener):
     Args:
         folder: folder of the run.
         seconds: seconds between checkpoints; 0: a checkpoint after every round.
+
+    Attributes:
+        metrics: file with one JSON object per round.
+        clients: file with one row per client and evaluated round.
+        checkpoints: folder of the checkpoints.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:
-        self.folder = folder
-        self.seconds = seconds
+        self.folder, self.seconds = folder, seconds
+        self.metrics, self.clients, self.checkpoints = (
+            folder / n for n in ("metrics.jsonl", "clients.csv", "checkpoint")
+        )
         self._saved_at = monotonic()
         self._saved_round = -1
         self._columns: list[str] = []
         self._names: list[dict[str, str]] = []
-
-    @property
-    def metrics(self) -> Path:
-        """File with one JSON object per round."""
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def clients(self) -> Path:
-        """File with one row per client and evaluated round."""
-        return self.folder / "clients.csv"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.folder / "checkpoint"
 
     def create(self, write_config: Callable[[Path], None]) -> None:
         """Creates the folder of a new run."""
@@ -77,15 +70,15 @@ class RunFolder(Listener):
         except OSError as error:
             raise RunFolderError(f"{self.folder}: cannot be written ({error}); choose another --out") from error
 
-    def restore(self, run: RunView, report: Callable[[str], None]) -> None:
+    def restore(self, run: RunView, log: Callable[[str], None]) -> None:
         """Restores the newest usable checkpoint and removes results of later rounds from the result files."""
-        run_info = checkpoint.restore(run.state, self.checkpoints, report)
+        run_info = checkpoint.restore(run.state, self.checkpoints, log)
         done = run.state.rounds_done if run_info is not None else -1
         if run_info is not None:
             check_same_experiment(run_info.result_settings, run.result_settings())
             run.bests.update(run_info.bests)
             self._check_rounds_can_be_added(run_info.rounds, run)
-        run.records[:] = [r for r in read_metrics(self.metrics, report) if r["round"] <= done]
+        run.records[:] = [r for r in read_metrics(self.metrics, log) if r["round"] <= done]
         self._rewrite(self.metrics, [json.dumps(r) for r in run.records])
         if self.clients.exists():
             self._drop_client_rows(after=done, columns=client_columns(run))
@@ -206,24 +199,19 @@ def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, (list, dict)) else value
 
 
-class _disk_errors:  # noqa: N801 used like a function
+@contextmanager
+def _disk_errors(file: Path) -> Iterator[None]:
     """Turns errors of the disk into a message with a remedy."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise RunFolderError(
-                f"{self.file}: cannot be written ({error.strerror}); free some space, then `pfl-fast resume "
-                f"{self.file.parent}` continues from the last checkpoint"
-            ) from error
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{file}: cannot be written ({error.strerror}); free some space, then `pfl-fast resume {file.parent}` "
+            "continues from the last checkpoint"
+        ) from error
 
 
-def read_metrics(file: Path, report: Callable[[str], None]) -> list[dict[str, Any]]:
+def read_metrics(file: Path, log: Callable[[str], None]) -> list[dict[str, Any]]:
     """Returns the JSON objects of the rounds of a run; unreadable lines are left out."""
     rows: list[dict[str, Any]] = []
     if not file.exists():
@@ -232,7 +220,7 @@ def read_metrics(file: Path, report: Callable[[str], None]) -> list[dict[str, An
         try:
             rows.append(dict(json.loads(line)))
         except (json.JSONDecodeError, TypeError, ValueError):
-            report(f"{file}: line {number} cannot be read and is left out")
+            log(f"{file}: line {number} cannot be read and is left out")
     return rows
 
 

@@ -22,9 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from pfl_fast import atomic
-from pfl_fast.engine.local.progress import LocalReport
-from pfl_fast.engine.results.metrics import Score
-from pfl_fast.engine.results.records import Bests
+from pfl_fast.engine.client_results import Bests, LocalReport, Score
 from pfl_fast.engine.state.run_state import PartialRound, RunState
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Tensors
@@ -91,20 +89,20 @@ def _tensors_of(state: RunState) -> Tensors:
     return tensors
 
 
-def restore(state: RunState, folder: Path, report: Callable[[str], None]) -> RunInfo | None:
+def restore(state: RunState, folder: Path, log: Callable[[str], None]) -> RunInfo | None:
     """Restores the newest usable checkpoint. Returns the facts saved with it, or None without checkpoints.
 
     Args:
         state: state of the same experiment before its first round; overwritten.
         folder: folder of the checkpoints.
-        report: receives a message about each checkpoint that cannot be used.
+        log: receives a message about each checkpoint that cannot be used.
     """
     files = _checkpoints(folder)
     for file in files:
         try:
             return _restore(state, file)
         except CheckpointError as error:
-            report(f"{error}; using the checkpoint before it")
+            log(f"{error}; using the checkpoint before it")
     if files:
         raise CheckpointError(f"{folder}: no checkpoint can be used; start a new run in another folder")
     return None

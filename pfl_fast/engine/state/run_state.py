@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pfl_fast.engine.local.progress import LocalReport
-from pfl_fast.engine.results.metrics import Score
+from pfl_fast.engine.client_results import LocalReport, Score
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.methods.base import Tensors
 
