@@ -3,7 +3,7 @@
 // One operating-system thread runs one fiber at a time. It switches only where CUDA threads may wait for each other, in
 // an order drawn from a seed. ThreadSanitizer sees every fiber as a separate thread, ordered by barriers only, so it
 // finds a race under any schedule. This file itself is compiled without ThreadSanitizer.
-#include "cuda.h"
+#include "emulation/cuda.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "fiber.h"
+#include "emulation/fiber.h"
 
 namespace emulation {
 

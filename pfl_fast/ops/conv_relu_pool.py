@@ -56,7 +56,7 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
 
 
 def _check(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> None:
-    """Raises if an argument violates the contract in csrc/conv_relu_pool.h."""
+    """Raises if an argument violates the contract in csrc/ops/conv_relu_pool/contract.h."""
     op = "conv_relu_pool"
     _check_kernels(op, x, weight, padding)
     check_dtype(op, "bias", bias, "x", x)

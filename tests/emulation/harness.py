@@ -23,6 +23,7 @@ from torch import Tensor
 from pfl_fast.native import build
 
 CSRC = build.source_folder()
+OPERATORS = CSRC / "ops"  # one folder per operator
 WORKER = Path(__file__).with_name("worker.py")
 CXX = build.find_compiler()
 
@@ -129,7 +130,7 @@ def make_call(library: ctypes.CDLL, function: str, seed: int, words: Sequence[in
 
 def _compile(variant: str, sources: Sequence[Path], folder: Path, defines: Sequence[str]) -> Path:
     kernel_flags, runtime_flags, _, _ = VARIANTS[variant]
-    includes = [f"-I{CSRC}", f"-I{CSRC / 'cuda'}", f"-I{CSRC / 'emulation'}"]
+    includes = [f"-I{CSRC}", f"-I{CSRC / 'emulation'}"]
     name = hashlib.sha256("".join([variant, *map(str, sources), *defines]).encode()).hexdigest()[:16]
     objects = []
     runtime = [CSRC / "emulation" / name for name in ["runtime.cpp"] + ["meter.cpp"] * (variant == "meter")]
