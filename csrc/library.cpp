@@ -1,4 +1,4 @@
-// Schemas of all pfl_fast operators. Contracts are in <op>.h, kernels in cpu/ and cuda/.
+// Schemas of all pfl_fast operators. Contracts and kernels are in ops/<op>/.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(pfl_fast, m) {

@@ -1,4 +1,4 @@
-#include "capability.h"
+#include "cpu/capability.h"
 
 #include <torch/csrc/stable/library.h>
 

@@ -396,7 +396,7 @@ def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) 
     x86 = platform.machine() in {"x86_64", "AMD64"}
     target = (TORCH_TARGET[0] << 56) | (TORCH_TARGET[1] << 48)
     defines = [f"-DTORCH_TARGET_VERSION={target:#018x}ULL", *(["-DPFL_WITH_X86_CAPABILITIES"] if x86 else [])]
-    own = [f"-I{folder}", f"-I{folder / 'cpu'}", f"-I{folder / 'cuda'}"]
+    own = [f"-I{folder}"]
     cxx_flags = [*COMMON_FLAGS, *EXACT_FLAGS, *level, *defines, *own, "-isystem", str(torch_folder / "include")]
     linker = [plan.nvcc, "-shared", "-cudart", "static"] if plan.nvcc else [plan.cxx, "-shared"]
     lines = [
@@ -423,7 +423,7 @@ def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) 
 
     for source in [name for name in names if name.suffix in {".cpp", ".cu"}]:
         stem = "_".join(source.with_suffix("").parts)
-        if source.suffix == ".cu" or source.parent.name == "cuda":
+        if source.suffix == ".cu" or source.stem.startswith("cuda"):
             if plan.cuda:
                 compile_one("nvcc" if source.suffix == ".cu" else "cxx", source, f"{stem}.o")
         elif source.stem.endswith("_kernel"):
