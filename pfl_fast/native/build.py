@@ -39,6 +39,7 @@ SOURCE_SUFFIXES = (".h", ".cuh", ".cpp", ".cu")
 DEFAULT_ARCHITECTURES = ("7.5", "8.0", "9.0+PTX")
 
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+TARGET_FLAG = f"-DTORCH_TARGET_VERSION={(TORCH_TARGET[0] << 56) | (TORCH_TARGET[1] << 48):#018x}ULL"
 # Every product and sum is rounded separately on all instruction sets and in CUDA, unless a kernel calls multiply_add:
 # the same bits everywhere. Floating-point exceptions are never read; -fno-trapping-math lets the compiler vectorise
 # loops with conditional expressions, such as the clamping in exp_of.
@@ -394,8 +395,7 @@ def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) 
     """
     level = ["-O0", "-g"] if plan.debug else ["-O3"]
     x86 = platform.machine() in {"x86_64", "AMD64"}
-    target = (TORCH_TARGET[0] << 56) | (TORCH_TARGET[1] << 48)
-    defines = [f"-DTORCH_TARGET_VERSION={target:#018x}ULL", *(["-DPFL_WITH_X86_CAPABILITIES"] if x86 else [])]
+    defines = [TARGET_FLAG, *(["-DPFL_WITH_X86_CAPABILITIES"] if x86 else [])]
     own = [f"-I{folder}"]
     cxx_flags = [*COMMON_FLAGS, *EXACT_FLAGS, *level, *defines, *own, "-isystem", str(torch_folder / "include")]
     linker = [plan.nvcc, "-shared", "-cudart", "static"] if plan.nvcc else [plan.cxx, "-shared"]
