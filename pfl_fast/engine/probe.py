@@ -31,8 +31,9 @@ def check_phases(method: Method, parts: Iterable[str]) -> None:
     for number, phase in enumerate(method.every_phase(), start=1):
         for field, name in named_parts(phase):
             if name not in known:
+                loss = getattr(phase.loss, "__name__", "loss")
                 raise ConfigError(
-                    f"{method.title}: {field} of phase {number} ({phase.loss.__name__}) names the part {name!r}; the "
+                    f"{method.title}: {field} of phase {number} ({loss}) names the part {name!r}; the "
                     f"parts are {', '.join(known)}{did_you_mean(name, known)}"
                 )
 

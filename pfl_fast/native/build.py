@@ -182,9 +182,9 @@ def install_nvcc(torch_cuda: str) -> str:
 
 def is_newer(nvcc: str, torch_cuda: str | None) -> bool:
     """Returns whether nvcc is of a newer CUDA version than torch; False if one of them is unknown."""
-    release = re.search(r"release (\d+)\.(\d+)", version_line(nvcc))
     own = re.match(r"(\d+)\.(\d+)", torch_cuda or "")
-    return bool(release and own and tuple(map(int, release.groups())) > tuple(map(int, own.groups())))
+    release = own and re.search(r"release (\d+)\.(\d+)", version_line(nvcc))
+    return bool(own and release and tuple(map(int, release.groups())) > tuple(map(int, own.groups())))
 
 
 def check_nvcc(nvcc: str, torch_cuda: str | None) -> None:

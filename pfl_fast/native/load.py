@@ -39,9 +39,10 @@ class Native:
             return None
         if self.info.cuda_problem:
             return f"CUDA kernels could not be compiled: {self.info.cuda_problem}"
+        again = "reinstall pfl-fast" if self.folder == installed_folder() else "start again"
         if build.find_nvcc() is None:
-            return f"CUDA kernels are not compiled: {build.install_nvcc(torch.version.cuda)}, then reinstall pfl-fast"
-        return "CUDA kernels are not compiled: reinstall pfl-fast with WITH_CUDA=1"
+            return f"CUDA kernels are not compiled: {build.install_nvcc(torch.version.cuda)}, then {again}"
+        return f"CUDA kernels are not compiled: {again} with WITH_CUDA=1"
 
 
 def installed_folder() -> Path:

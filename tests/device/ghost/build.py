@@ -146,6 +146,7 @@ def compile_driver(folder: Path) -> None:
 def compile_operators(folder: Path) -> None:
     """Compiles the host code of the CUDA operators, with launchers that only count."""
     flags = [*build.COMMON_FLAGS, "-O0", build.TARGET_FLAG, f"-I{CSRC}", "-isystem", str(TORCH / "include")]
+    flags += ["-include", str(build.HEADER)]
     objects = []
     for source in sorted((CSRC / "ops").glob("*/cuda.cpp")):
         objects.append(folder / f"{source.parent.name}.o")
