@@ -72,6 +72,7 @@ ENGINE_MAY_IMPORT = {
     "worker": {"client_results", "local", "results", "state"},
     "client_work": {"client_results", "local", "state", "worker"},
     "executors": {"local", "results", "state", "stopping", "worker"},
+    "probe": {"local", "settings", "state"},
     "mixture": {"client_work", "executors", "state", "worker"},
     "round": {
         "client_results",

@@ -24,7 +24,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "drop_last",
     ),
     "Model and optimizer": (
-        "model_options", "head", "dtype", "batch_norm", "lr_decay", "momentum", "weight_decay", "keep_momentum",
+        "model_options", "head", "dtype", "precision", "deterministic", "batch_norm", "lr_decay", "momentum",
+        "weight_decay", "keep_momentum",
     ),
     "Rounds and evaluation": (
         "random_join", "client_dropout", "broadcast_to_all", "train_all", "on_nan", "eval_at", "eval_clients",

@@ -190,6 +190,14 @@ class FederatedData:
         other._full = np.zeros_like(self._full)
         return other
 
+    def first_samples(self, count: int) -> FederatedData:
+        """Returns the data with at most ``count`` samples of each split of a client, in one batch per epoch."""
+        other = copy(self)
+        other._indices = {split: [index[:count] for index in lists] for split, lists in self._indices.items()}
+        other._sizes = {split: np.minimum(sizes, count) for split, sizes in self._sizes.items()}
+        other._full, other._rest = np.zeros_like(self._full), other.train_sizes
+        return other
+
     def steps(self, client: int) -> int:
         """Returns the number of batches in an epoch of the client."""
         return int(self._full[client] + (self._rest[client] > 0))

@@ -160,4 +160,4 @@ def part_of(tensors: Mapping[str, Tensor], part: str) -> Tensors:
     {'weight': 1}
     """
     prefix = part + "."
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}

@@ -30,6 +30,7 @@ class StepSettings:
         seed: seed of the run.
         round: number of the round, from 1.
         stop_at_nan: end a client's training at the first loss that is not finite.
+        bf16: compute products of losses in bfloat16.
     """
 
     lr: float
@@ -38,6 +39,7 @@ class StepSettings:
     seed: int
     round: int
     stop_at_nan: bool = True
+    bf16: bool = False
 
     def for_phase(self, phase: Phase) -> StepSettings:
         """Returns the settings with the overrides of a phase."""

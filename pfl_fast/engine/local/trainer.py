@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pfl_fast.data.federated import FederatedData, StackedBatch
 from pfl_fast.engine.client_results import LocalReport
+from pfl_fast.engine.local.arithmetic import with_bf16_products
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import set_mode
 from pfl_fast.engine.local.optimizer import StepSettings, write
@@ -279,11 +280,11 @@ class Trainer:
         self._data_seconds, first_epoch = 0.0, 0
         for phase in phases:
             recompute = bool(phase.cached) and runner.recomputes_each_step(phase)
-            loss = with_cached(phase) if recompute else phase.loss
+            loss = with_bf16_products(with_cached(phase) if recompute else phase.loss, settings.bf16)
             rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
             progress.begin_phase(phase)
             run = runner.phase_class(runner, phase, loss, rotation, progress, tensors, write_buffers or {})
-            tables = {} if recompute else self._cached_tables(run, clients)
+            tables = {} if recompute else self._cached_tables(run, clients, settings.bf16)
             self._train_phase(run, tables, first_epoch, settings)
             first_epoch += phase.epochs
             if progress.failed and settings.stop_at_nan:
@@ -328,16 +329,17 @@ class Trainer:
                 return
             yield batch
 
-    def _cached_tables(self, run: PhaseRun, clients: list[int]) -> dict[str, CachedValues]:
+    def _cached_tables(self, run: PhaseRun, clients: list[int], bf16: bool) -> dict[str, CachedValues]:
         """Computes the cached values of all training samples, in the order of each client's list."""
         runner, caches = self.runner, run.phase.cached
+        compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in caches.items()}
         values: dict[str, list[Tensor]] = {name: [] for name in caches}
         for row, client in enumerate(clients if caches else ()):
             run.bind_client(row)
             with torch.no_grad():
                 for x, _ in runner.data.evaluation("train", client):
-                    for name, cache in caches.items():
-                        values[name].append(cache.compute(runner.client, x))
+                    for name in caches:
+                        values[name].append(compute[name](runner.client, x))
         sizes = [int(runner.data.train_sizes[client]) for client in clients]
         return {name: CachedValues(torch.cat(parts), sizes) for name, parts in values.items()}
 

@@ -7,8 +7,9 @@ blocks are sparse memory-mapped files.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,28 @@ from torch import Tensor
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Method, Tensors
 from pfl_fast.randomness import key
+
+
+class OnDevice(Mapping[str, Tensor]):
+    """Tensors on one device, by name; those of other devices are copied when they are read.
+
+    Args:
+        tensors: tensors on any device.
+        device: device of all values.
+    """
+
+    def __init__(self, tensors: Tensors, device: torch.device) -> None:
+        self._tensors = tensors
+        self._device = device
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name].to(self._device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
 
 class ClientState:
@@ -100,7 +123,10 @@ class ClientState:
             if (receives and spec.exchanged(round)) or (spec.to_all and not (final and spec.stored)):
                 assert spec.receive_from is not None
                 values[spec.key] = server[spec.receive_from]
-        return {**values, **self.method.on_receive(values, at)} if receives else values
+        if not receives:
+            return values
+        device = next((tensor.device for tensor in server.values()), torch.device("cpu"))
+        return {**values, **self.method.on_receive(cast(Tensors, OnDevice(values, device)), at)}
 
     def store_received(self, clients: Iterable[int], server: Tensors, round: int = 1) -> None:
         """Stores the tensors that ``clients`` receive at the end of a round, where they are stored at all."""
