@@ -26,6 +26,8 @@ from pfl_fast.methods.base import (
     Phase,
     PhaseProgress,
     Tensors,
+    Values,
+    apply,
     cross_entropy,
     part_of,
     personal,
@@ -68,7 +70,7 @@ class APFL(FedAvg):
         """Returns FedAvg's parts, the personal model v, and alpha."""
         modules = {"extractor": backbone.extractor, "head": backbone.head}
         extra = {f"personal_{part}": personal(module) for part, module in modules.items()}
-        return {**super().parts(backbone), **extra, "mixing": personal(Mixing(self.options.alpha))}
+        return {**super().parts(backbone), **extra, "mixing": personal(Values(alpha=nn.Parameter(torch.tensor(self.options.alpha))))}
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase that trains w, v and alpha together; each term of the loss reaches only its own."""
@@ -93,10 +95,9 @@ class APFL(FedAvg):
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
         """Returns the logits of vbar; with ``compat=pfllib`` those of v."""
-        extractor, head = client.personal_extractor, client.personal_head
         if self.options.compat == "pfllib":
-            logits: Tensor = head(extractor(batch.x))
-            return logits
+            return apply(client, ("personal_extractor", "personal_head"), batch.x)
+        extractor, head = client.personal_extractor, client.personal_head
         own = [*extractor.parameters(), *head.parameters()]
         others = [p.detach() for p in (*client.extractor.parameters(), *client.head.parameters())]
         vbar = dict(zip(self.context.parameters, ops.mix(own, others, 1 - client.mixing.alpha), strict=True))
@@ -118,14 +119,6 @@ class APFL(FedAvg):
         names = [f"personal_{name}" for name in self.context.parameters]
         own, others = [client[name] for name in names], [client[name] for name in self.context.parameters]
         return dict(zip(names, ops.mix(own, others, 1 - client["mixing.alpha"]), strict=True))
-
-
-class Mixing(nn.Module):
-    """Holds alpha."""
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.tensor(alpha))
 
 
 def clip_alpha(client: Tensors) -> Tensors:

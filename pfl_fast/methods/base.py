@@ -24,6 +24,8 @@ from pfl_fast.methods.parts import (
     Client,
     Part,
     Tensors,
+    Values,
+    apply,
     client_buffer,
     frozen,
     local_tensor_names,
@@ -52,6 +54,8 @@ __all__ = [
     "PhaseProgress",
     "RunContext",
     "Tensors",
+    "Values",
+    "apply",
     "averaged",
     "client_buffer",
     "cross_entropy",
@@ -158,7 +162,7 @@ class Method:
         Options: frozen dataclass of options, each made by :func:`pfl_fast.options.option`.
         presets: option and setting values by preset name.
         batch_norm: default BatchNorm policy: ``"shared"``, ``"params_shared_buffers_local"`` or ``"personal"``.
-        prediction_parts: parts that ``predict`` reads.
+        prediction_parts: parts that ``predict`` applies one after the other.
     """
 
     title: ClassVar[str]
@@ -214,21 +218,20 @@ class Method:
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
         """Returns ``[b, C]`` logits of the client's model."""
-        logits: Tensor = client.head(client.extractor(batch.x))
-        return logits
+        return apply(client, self.prediction_parts, batch.x)
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
         """Returns ``[b, C]`` logits of the server's model, whose parts are attributes of ``server``, or None."""
         if not hasattr(server, "extractor") or not hasattr(server, "head"):
             return None
-        logits: Tensor = server.head(server.extractor(batch.x))
-        return logits
+        return apply(server, ("extractor", "head"), batch.x)
 
     @property
     def predicts_as_server(self) -> bool:
         """True if ``predict`` and ``predict_global`` are the same function of the same parts."""
         own = type(self)
-        return own.predict is Method.predict and own.predict_global is Method.predict_global
+        inherited = own.predict is Method.predict and own.predict_global is Method.predict_global
+        return inherited and own.prediction_parts == Method.prediction_parts
 
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
         """Returns initial tensors of client ``number`` that differ from the ``common`` ones, by name."""

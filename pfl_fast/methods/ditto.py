@@ -39,6 +39,7 @@ class Ditto(FedAvg):
     reading = "the personal model is trained first, towards the received model; lam 1 (the paper tunes 0.05 to 2)"
     public_code = "PFLlib: mu is 0 by default, which is Local; accuracies of both models are reported as one series"
     Options = DittoOptions
+    prediction_parts = ("personal_extractor", "personal_head")
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts and a personal model."""
@@ -53,11 +54,6 @@ class Ditto(FedAvg):
             Phase(("personal_extractor", "personal_head"), self.loss, self.options.personal_epochs, proximal=proximal),
             Phase(("extractor", "head"), global_loss, self.context.local_epochs),
         ]
-
-    def predict(self, client: Any, batch: Batch) -> Tensor:
-        """Returns the logits of v."""
-        logits: Tensor = client.personal_head(client.personal_extractor(batch.x))
-        return logits
 
 
 def global_loss(client: Any, batch: Batch) -> tuple[Tensor, Tensors]:

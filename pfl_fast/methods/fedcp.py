@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
@@ -37,6 +37,7 @@ from pfl_fast.methods.base import (
     Phase,
     RunContext,
     Tensors,
+    Values,
     client_buffer,
     cross_entropy,
     frozen,
@@ -136,13 +137,13 @@ class FedCP(Method):
         if o.cpn:
             policy = ConditionalPolicy(width, o.cpn_depth, o.cpn_norm, o.cpn_act, o.policy)
             parts["cpn"] = shared(policy, "cpn")
-            parts["context"] = client_buffer(Context(width))
+            parts["context"] = client_buffer(Values(vector=torch.zeros(width)))
         return parts
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase; the features of the frozen extractor are computed once per round."""
         train = ("extractor", "head", "cpn") if self.options.cpn else ("extractor", "head")
-        cached = {"h0": PerSampleCache("global_extractor", global_features)} if self.uses_mmd else {}
+        cached = {"h0": PerSampleCache("global_extractor")} if self.uses_mmd else {}
         return [Phase(train, self.loss, self.context.local_epochs, cached)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
@@ -209,17 +210,3 @@ class FedCP(Method):
         return {f"head.{name}": (both[0][name] + both[1][name]) / 2 for name in both[0]}
 
 
-class Context(nn.Module):
-    """Holds u_i, which tells the policy network whose samples it routes."""
-
-    vector: Tensor
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.register_buffer("vector", torch.zeros(width))
-
-
-def global_features(client: Any, x: Tensor) -> Tensor:
-    """Returns ``h0 = f(x; W_fe)``."""
-    h0: Tensor = client.global_extractor(x)
-    return h0

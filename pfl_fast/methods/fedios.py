@@ -35,6 +35,7 @@ from pfl_fast.methods.base import (
     Part,
     Phase,
     Tensors,
+    Values,
     cross_entropy,
     personal,
     reinitialized,
@@ -122,10 +123,10 @@ class FediOS(Method):
         if o.personal_extractor == "own":
             fresh = o.personal_init == "fresh"
             parts["personal_extractor"] = personal(reinitialized(backbone.extractor) if fresh else backbone.extractor)
-        head, projector = backbone.head, Part(Bases(None, None), trained=False, on_server=True)
+        head, projector = backbone.head, Part(Values(generic=None, personal=None), trained=False, on_server=True)
         if o.projections:
             a_0, a_i = self.bases(backbone.feature_width)
-            projector = replace(projector, module=Bases(a_0, a_i[0]), client_values={"personal": a_i})
+            projector = replace(projector, module=Values(generic=a_0, personal=a_i[0]), client_values={"personal": a_i})
             if o.projection != "square":
                 width = a_0.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
                 head = nn.Linear(width, self.context.classes)
@@ -202,12 +203,3 @@ class FediOS(Method):
             f = f @ basis
             f = f @ basis.mT if self.options.projection == "square" else f
         return torch.relu(f) if self.options.post_activation == "relu" else f
-
-
-class Bases(nn.Module):
-    """Holds the bases of the generic and of the client's subspace; None without projections."""
-
-    def __init__(self, generic: Tensor | None, personal: Tensor | None) -> None:
-        super().__init__()
-        self.register_buffer("generic", generic)
-        self.register_buffer("personal", personal)

@@ -25,6 +25,7 @@ from pfl_fast.methods.base import (
     Phase,
     PhaseProgress,
     Tensors,
+    apply,
     client_buffer,
     cross_entropy,
     part_of,
@@ -69,9 +70,7 @@ class FedPHP(FedAvg):
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase; the features of p are computed once per round."""
-        cached = (
-            {"inherited": PerSampleCache("inherited_extractor", inherited_features)} if self.options.lam > 0 else {}
-        )
+        cached = {"inherited": PerSampleCache("inherited_extractor")} if self.options.lam > 0 else {}
         keep = self.options.mu * round / self.context.rounds
         after = partial(moving_average, keep=keep)
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
@@ -86,16 +85,8 @@ class FedPHP(FedAvg):
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
         """Returns the logits of p; with ``inference=local`` those of w."""
-        if self.options.inference == "local":
-            return super().predict(client, batch)
-        logits: Tensor = client.inherited_head(client.inherited_extractor(batch.x))
-        return logits
-
-
-def inherited_features(client: Any, x: Tensor) -> Tensor:
-    """Returns ``f(x; p)``."""
-    z: Tensor = client.inherited_extractor(x)
-    return z
+        prefix = "inherited_" if self.options.inference == "inherited" else ""
+        return apply(client, (f"{prefix}extractor", f"{prefix}head"), batch.x)
 
 
 def moving_average(client: Tensors, progress: PhaseProgress, keep: float) -> Tensors:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
 from pfl_fast.methods.base import (
     ONE_PER_CLIENT,
@@ -24,6 +24,7 @@ from pfl_fast.methods.base import (
     Method,
     Part,
     Tensors,
+    Values,
     cross_entropy,
     frozen,
     personal,
@@ -60,7 +61,8 @@ class FedProto(Method):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns a personal model, sums of features to upload, and the received prototypes."""
-        prototypes = Prototypes(self.context.classes, backbone.feature_width)
+        classes, width = self.context.classes, backbone.feature_width
+        prototypes = Values(means=torch.zeros(classes, width), counts=torch.zeros(classes))
         return {
             "extractor": personal(backbone.extractor),
             "head": personal(backbone.head),
@@ -103,15 +105,3 @@ class FedProto(Method):
             "prototypes.means": means,
             "prototypes.counts": torch.where(seen, counts.sum(0), server["prototypes.counts"]),
         }
-
-
-class Prototypes(nn.Module):
-    """Holds a feature vector for each class, and its number of samples."""
-
-    means: Tensor
-    counts: Tensor
-
-    def __init__(self, classes: int, width: int) -> None:
-        super().__init__()
-        self.register_buffer("means", torch.zeros(classes, width))
-        self.register_buffer("counts", torch.zeros(classes))

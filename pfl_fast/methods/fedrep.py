@@ -37,17 +37,11 @@ class FedRep(FedPer):
 
     def phases(self, round: int) -> list[Phase]:
         """Returns a phase for the head, whose features are computed once, then one for the extractor."""
-        cached = {"features": PerSampleCache("extractor", features)}
+        cached = {"features": PerSampleCache("extractor")}
         return [
             Phase(("head",), head_loss, self.options.personal_epochs, cached),
             Phase(("extractor",), self.loss, self.context.local_epochs),
         ]
-
-
-def features(client: Any, x: Tensor) -> Tensor:
-    """Returns the features of ``x``."""
-    z: Tensor = client.extractor(x)
-    return z
 
 
 def head_loss(client: Any, batch: Batch) -> tuple[Tensor, Tensors]:

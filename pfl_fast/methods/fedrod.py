@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, client_buffer, cross_entropy, personal
+from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, Values, client_buffer, cross_entropy, personal
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 
@@ -35,7 +35,7 @@ class FedRoD(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, a personal head, and the client's class counts."""
-        extra = {"personal_head": personal(backbone.head), "counts": client_buffer(Counts(self.context.classes))}
+        extra = {"personal_head": personal(backbone.head), "counts": client_buffer(Values(values=torch.ones(self.context.classes)))}
         return {**super().parts(backbone), **extra}
 
     def phases(self, round: int) -> list[Phase]:
@@ -61,13 +61,3 @@ class FedRoD(FedAvg):
         if self.context.count_classes is None:
             return {}
         return {"counts.values": self.context.count_classes(number).to(common["counts.values"])}
-
-
-class Counts(nn.Module):
-    """Holds n_y."""
-
-    values: Tensor
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.register_buffer("values", torch.ones(classes))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -73,7 +72,7 @@ class MOON(FedAvg):
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase; the features of the two untrained extractors are computed once per round."""
         others = ("global_extractor", "previous_extractor") if self.options.mu > 0 else ()
-        cached = {part: PerSampleCache(part, partial(features_of, part=part)) for part in others}
+        cached = {part: PerSampleCache(part) for part in others}
         after = save_extractor if self.options.mu > 0 else None
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
 
@@ -86,12 +85,6 @@ class MOON(FedAvg):
         similar = [F.cosine_similarity(z, batch.cached[part], dim=-1) for part in batch.cached]
         contrast = -F.log_softmax(torch.stack(similar) / self.options.tau, dim=0)[0].mean()
         return loss + self.options.mu * contrast, {"contrast": contrast.detach()}
-
-
-def features_of(client: Any, x: Tensor, part: str) -> Tensor:
-    """Returns the features of ``x`` from one of the untrained extractors."""
-    features: Tensor = client.get_submodule(part)(x)
-    return features
 
 
 def save_extractor(client: Tensors, progress: PhaseProgress) -> Tensors:

@@ -42,6 +42,8 @@ from pfl_fast.methods.base import (
     Phase,
     RunContext,
     Tensors,
+    Values,
+    apply,
     cross_entropy,
     part_of,
     personal,
@@ -94,6 +96,7 @@ class PartialFedAdaptive(Method):
     public_code = "no public code is known"
     Options = PartialFedAdaptiveOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    prediction_parts = ("local",)
 
     def __init__(self, options: PartialFedAdaptiveOptions, context: RunContext) -> None:
         if options.soft_finetune == "every" and options.sample != "soft":
@@ -114,7 +117,7 @@ class PartialFedAdaptive(Method):
         return {
             "local": Part(deepcopy(backbone), upload_to="model"),
             "global_": Part(deepcopy(backbone), receive_from="model"),
-            "policy": personal(Policy(len(self.groups))),
+            "policy": personal(Values(logits=nn.Parameter(torch.zeros(len(self.groups), 2)))),
         }
 
     def phases(self, round: int) -> list[Phase]:
@@ -191,23 +194,9 @@ class PartialFedAdaptive(Method):
             result.update(zip(names, soft, strict=True))
         return {f"local.{name}": value for name, value in result.items()}
 
-    def predict(self, client: Any, batch: Batch) -> Tensor:
-        """Returns ``[b, C]`` logits of W^c."""
-        logits: Tensor = client.local(batch.x)
-        return logits
-
     def predict_global(self, server: Any, batch: Batch) -> Tensor:
         """Returns ``[b, C]`` logits of the average."""
-        logits: Tensor = server.model(batch.x)
-        return logits
-
-
-class Policy(nn.Module):
-    """Holds the logits a, ``[k, 2]``."""
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(groups, 2))
+        return apply(server, ("model",), batch.x)
 
 
 def global_share(a: Tensor, seed: Tensor, tau: float) -> Tensor:

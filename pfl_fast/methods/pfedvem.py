@@ -35,6 +35,7 @@ from pfl_fast.methods.base import (
     Phase,
     RunContext,
     Tensors,
+    Values,
     averaged,
     cross_entropy,
     frozen,
@@ -43,7 +44,6 @@ from pfl_fast.methods.base import (
     round_buffer,
     shared,
 )
-from pfl_fast.methods.fedrep import features
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -96,14 +96,14 @@ class PFedVEM(Method):
             "head": Part(mean, upload_to="head"),
             "spread": personal(spread),
             "prior": frozen(mean, "head", recipients="all"),
-            "variance": round_buffer(Variance(), upload_to="variance"),
+            "variance": round_buffer(Values(value=torch.tensor(1.0)), upload_to="variance"),
         }
 
     def phases(self, round: int) -> list[Phase]:
         """Returns a phase for the head, each step on all samples with cached features, then one for the extractor."""
         o = self.options
         sgd = {"lr": o.head_lr, "momentum": o.head_momentum, "weight_decay": 0.0}  # the prior replaces weight decay
-        cached = {"features": PerSampleCache("extractor", features)}
+        cached = {"features": PerSampleCache("extractor")}
         return [
             Phase(("head", "spread"), self.head_loss, o.head_epochs, cached, sgd=sgd, whole=True),
             Phase(("extractor",), self.extractor_loss, self.context.local_epochs),
@@ -156,13 +156,3 @@ class PFedVEM(Method):
         heads = {name: block for name, block in uploads.items() if name.startswith("head.")}
         precision = 1 / uploads["variance.value"].double()
         return {**super().aggregate(server, uploads, sizes), **averaged(heads, precision / precision.sum())}
-
-
-class Variance(nn.Module):
-    """Holds rho_i^2."""
-
-    value: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("value", torch.tensor(1.0))
