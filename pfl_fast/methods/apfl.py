@@ -5,8 +5,6 @@
     alpha <- clip(alpha - eta <v - w, grad CE(vbar)>, 0, 1)
 
 w is averaged as in FedAvg; v and alpha stay at the client.
-
-Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", 2020.
 """
 
 from __future__ import annotations
@@ -70,7 +68,11 @@ class APFL(FedAvg):
         """Returns FedAvg's parts, the personal model v, and alpha."""
         modules = {"extractor": backbone.extractor, "head": backbone.head}
         extra = {f"personal_{part}": personal(module) for part, module in modules.items()}
-        return {**super().parts(backbone), **extra, "mixing": personal(Values(alpha=nn.Parameter(torch.tensor(self.options.alpha))))}
+        return {
+            **super().parts(backbone),
+            **extra,
+            "mixing": personal(Values(alpha=nn.Parameter(torch.tensor(self.options.alpha)))),
+        }
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase that trains w, v and alpha together; each term of the loss reaches only its own."""

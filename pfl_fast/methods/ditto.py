@@ -4,8 +4,6 @@
 
 w_g is the received model. A client predicts with v_i, trains v_i before w, and never uploads it. The proximal term is
 added to the gradient and is not part of the reported loss.
-
-Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021.
 """
 
 from __future__ import annotations

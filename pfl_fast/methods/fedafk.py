@@ -13,8 +13,6 @@ An epoch steps theta_G,i by L_G, and theta_i and mu (kept in [0, 1]) by L, phi_i
 
 Then theta_i <- mu theta_i + (1 - mu) theta_G,i, and another epoch steps phi_i by CE(phi_i(f(x; theta_i)), y), theta_i
 fixed. Client i uploads theta_G,i and keeps theta_i, phi_i and mu; it predicts with phi_i(f(x; theta_i)).
-
-Yin and Mao, "Personalized Federated Learning with Adaptive Feature Aggregation and Knowledge Transfer", 2024.
 """
 
 from __future__ import annotations

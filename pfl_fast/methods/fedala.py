@@ -5,8 +5,6 @@
 
 Then theta_hat is trained, uploaded and averaged as in FedAvg. The first time, W is trained until the loss converges,
 later for one epoch per round. After aggregation a client is tested with the theta_hat its next round starts from.
-
-Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", AAAI 2023.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
     min over w of CE(w) + lam / (2 alpha_k) |w - u_i|^2                  at the client, from its own w_i
 
 The proximal term is added to the gradient and is not part of the reported loss.
-
-Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """FedAvg: one model for all clients, the average of the locally trained models.
 
-    w <- sum_i (n_i / n) w_i
-
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+w <- sum_i (n_i / n) w_i
 """
 
 from __future__ import annotations

@@ -2,10 +2,7 @@
 
     w <- sum_i (n_i / n) w_i,    and after the last round    w_i = SGD(w; client i, some epochs)
 
-All layers are fine-tuned. The simplest baseline of personalised methods.
-
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017; the
-fine-tuning is common practice.
+All layers are fine-tuned, as is common practice. The simplest baseline of personalised methods.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """FedBABU: a shared extractor is trained with a fixed random head; each client fine-tunes after the last round.
 
-    extractor <- sum_i (n_i / n) extractor_i,    with one random head, the same for all clients
-    after the last round each client fine-tunes its model
-
-Oh, Kim and Yun, "FedBABU: Towards Enhanced Representation for Federated Image Classification", ICLR 2022.
+extractor <- sum_i (n_i / n) extractor_i,    with one random head, the same for all clients
+after the last round each client fine-tunes its model
 """
 
 from __future__ import annotations

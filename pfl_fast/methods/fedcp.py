@@ -9,9 +9,6 @@ Symbols as in the paper; client i, features of width K:
     L = CE(out, y) + lam * MMD(h, h0)
 
 Client i trains W_i_fe, W_i_hd and its CPN; it uploads W_i_fe, the CPN and (W_hd + W_i_hd) / 2.
-
-Zhang et al., "FedCP: Separating Feature Information for Personalized Federated Learning via Conditional Policy",
-KDD 2023.
 """
 
 from __future__ import annotations
@@ -83,7 +80,7 @@ class FedCP(Method):
     """Shared extractor and policy network; a global and a personal head."""
 
     title = "FedCP"
-    paper = "Zhang et al., FedCP: Separating Feature Information via Conditional Policy, KDD 2023"
+    paper = "Zhang et al., FedCP: Separating Feature Information for Personalized FL via Conditional Policy, KDD 2023"
     summary = "shared extractor and policy network route each sample's features to a global and a personal head"
     family = CHOSEN
     reading = "plain softmax; in round 1, too, the context comes from the head; the term of Eq. 7 is an MMD estimate"
@@ -208,5 +205,3 @@ class FedCP(Method):
             return {}
         both = [part_of(client, "global_head"), part_of(client, "head")]
         return {f"head.{name}": (both[0][name] + both[1][name]) / 2 for name in both[0]}
-
-

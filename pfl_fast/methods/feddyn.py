@@ -4,8 +4,6 @@
     h <- h - (alpha / N) sum_S (w_i - w_g)                    w_g <- mean_S w_i - h / alpha
 
 Both terms of the regulariser are added to the gradient and are not part of the reported loss.
-
-Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 theta_old is the client's model before local training, theta_j are the trained models, its own among them, and L_i is
 its loss on validation samples. The server sums the weights before max(0, .) over rounds, and sends each client the m
 models with the largest sums.
-
-Zhang et al., "Personalized Federated Learning with First Order Model Optimization", ICLR 2021.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ It predicts with H(p_f); the global model is H(P_g f(x; W_g)).
 
 With exact projections p_g . p_p is always zero and lam has no effect. It has one after a ReLU
 (``post_activation=relu``), on features before the projection (``reg_on=raw``), or without projections.
-
-Gao et al., "FediOS: Decoupling Orthogonal Subspaces for Personalization in Feature-skew Federated Learning", 2023.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """FedPer: a shared extractor and personal heads.
 
-    extractor <- sum_i (n_i / n) extractor_i,    head_i stays at client i
-
-Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
+extractor <- sum_i (n_i / n) extractor_i,    head_i stays at client i
 """
 
 from __future__ import annotations

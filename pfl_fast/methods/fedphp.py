@@ -4,8 +4,6 @@
     p <- mu_t p + (1 - mu_t) w_i,  mu_t = mu t / T              after local training
 
 w is averaged as in FedAvg; a client predicts with its inherited model p.
-
-Li et al., "FedPHP: Federated Personalization with Inherited Private Models", ECML PKDD 2021.
 """
 
 from __future__ import annotations

@@ -18,9 +18,6 @@ FedPick is FedBN.
 
 digits-cnn is cut behind its convolutions (``cut=conv``), d = 8192 for 32x32: the selector alone has 67 million
 parameters, each classifier 18 million. ``model_options = cut=conv, head=linear`` builds classifiers of one layer.
-
-Zhu et al., "Take Your Pick: Enabling Effective Personalized Federated Learning within Low-dimensional Feature Space",
-2023.
 """
 
 from __future__ import annotations
@@ -76,9 +73,7 @@ class FedPick(FedBN):
     """Shared encoder and classifier; personal selector, with classifiers of relevant and irrelevant features."""
 
     title = "FedPick"
-    paper = (
-        "Zhu et al., Take Your Pick: Effective Personalized FL within Low-dimensional Feature Space, arXiv:2307.13995"
-    )
+    paper = "Zhu et al., Take Your Pick: Enabling Effective Personalized FL within Low-dimensional Feature Space, arXiv:2307.13995"
     summary = "shared encoder and head; each client selects features for a personal head"
     family = CHOSEN
     reading = (

@@ -5,8 +5,6 @@
     P_c = sum_i n_i,c P_i,c / sum_i n_i,c
 
 A client predicts the class whose prototype P_c is nearest.
-
-Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022.
 """
 
 from __future__ import annotations

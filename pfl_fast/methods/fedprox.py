@@ -3,8 +3,6 @@
     L_i(w) = CE(w) + mu / 2 |w - w_g|^2
 
 The term is added to the gradient as ``mu (w - w_g)`` and is not part of the reported loss.
-
-Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """
 
 from __future__ import annotations

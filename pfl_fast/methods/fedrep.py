@@ -1,9 +1,7 @@
 """FedRep: a shared extractor and personal heads, trained one after the other.
 
-    head_i <- some epochs of SGD, extractor fixed        then extractor_i <- SGD, head fixed
-    extractor <- sum_i (n_i / n) extractor_i
-
-Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021.
+head_i <- some epochs of SGD, extractor fixed        then extractor_i <- SGD, head fixed
+extractor <- sum_i (n_i / n) extractor_i
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
     L_P = CE(stop(G(z)) + P(stop(z)), y)              P only
 
 Extractor and G are averaged; a client predicts with ``G(z) + P(z)``.
-
-Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ class FedRoD(FedAvg):
     """Shared extractor and generic head, and a personal head."""
 
     title = "FedRoD"
-    paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning, ICLR 2022"
+    paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022"
     summary = "shared extractor and generic head, trained with a class-balanced loss; a personal head is added"
     family = PARTS
     reading = "the linear variant; classes without samples are left out of the client's softmax (log 0)"
@@ -35,7 +33,10 @@ class FedRoD(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, a personal head, and the client's class counts."""
-        extra = {"personal_head": personal(backbone.head), "counts": client_buffer(Values(values=torch.ones(self.context.classes)))}
+        extra = {
+            "personal_head": personal(backbone.head),
+            "counts": client_buffer(Values(values=torch.ones(self.context.classes))),
+        }
         return {**super().parts(backbone), **extra}
 
     def phases(self, round: int) -> list[Phase]:

@@ -1,9 +1,7 @@
 """MOON: a contrastive term pulls features towards the global model's and away from the client's previous model's.
 
-    z = f(x; w),  z_g = f(x; w_g),  z_p = f(x; the client's previous model)
-    L = CE + mu * mean -log( e^{cos(z, z_g) / tau} / (e^{cos(z, z_g) / tau} + e^{cos(z, z_p) / tau}) )
-
-Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021.
+z = f(x; w),  z_g = f(x; w_g),  z_p = f(x; the client's previous model)
+L = CE + mu * mean -log( e^{cos(z, z_g) / tau} / (e^{cos(z, z_g) / tau} + e^{cos(z, z_p) / tau}) )
 """
 
 from __future__ import annotations

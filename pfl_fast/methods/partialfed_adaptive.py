@@ -16,8 +16,6 @@ Of f_m + f_s batches, the first f_m update the selected copy of each group and n
 
 After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), or the copy with the larger alpha (hard). W_t^c is
 kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client fine-tunes its W^c.
-
-Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization", NeurIPS 2021.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ Symbols as in the paper; client c, round t, groups g of tensors, including Batch
 
 After the last round each client fine-tunes W_init. The strategies are those of
 :mod:`pfl_fast.methods.partialfed_strategies`.
-
-Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization", NeurIPS 2021.
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@
     w  <- w - beta (g' - alpha H g')          Hessian-free: H g' = (grad f(w + d g'; B1) - grad f(w - d g'; B1)) / (2 d)
 
 beta is the learning rate. A client is tested after one step of size alpha on one of its training batches.
-
-Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
-Meta-Learning Approach", NeurIPS 2020.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ class PerFedAvg(FedAvg):
     """Shared extractor and head; clients adapt them before each test."""
 
     title = "Per-FedAvg"
-    paper = "Fallah et al., Personalized Federated Learning: A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
+    paper = "Fallah et al., Personalized FL with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
     summary = "one model for all, trained to be adapted by one step on each client's samples before it predicts"
     family = ADAPTED
     reading = (

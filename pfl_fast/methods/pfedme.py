@@ -5,8 +5,6 @@
     w_g <- (1 - beta) w_g + beta sum_i (n_i / n) w_i
 
 theta starts each round from the received w. A client predicts with theta.
-
-Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020.
 """
 
 from __future__ import annotations

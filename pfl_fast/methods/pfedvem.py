@@ -7,9 +7,6 @@
     m_g <- sum_i m_i / rho_i^2 / sum_i 1 / rho_i^2                extractor <- sum_i (n_i / n) extractor_i
 
 A client predicts with m_i.
-
-Zhu, Ma and Blaschko, "Confidence-Aware Personalized Federated Learning via Variational Expectation Maximization",
-CVPR 2023.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ class PFedVEM(Method):
     """Shared extractor; heads are personal distributions with a shared prior."""
 
     title = "pFedVEM"
-    paper = "Zhu, Ma and Blaschko, Confidence-Aware Personalized Federated Learning, CVPR 2023"
+    paper = "Zhu, Ma and Blaschko, Confidence-Aware Personalized FL via Variational Expectation Maximization, CVPR 2023"
     summary = "shared extractor, heads as distributions; heads with a small variance weigh more in the shared prior"
     family = PARTS
     reading = "as in the authors' code, all clients train in every round and only the selected ones are averaged"

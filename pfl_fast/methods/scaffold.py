@@ -5,8 +5,6 @@
     x <- x + eta_g mean_S (y_i - x)                     c <- c + (1 / N) sum_S (c_i+ - c_i)
 
 c_i stays at client i, which uploads y_i and c_i+ - c_i.
-
-Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
 """
 
 from __future__ import annotations
