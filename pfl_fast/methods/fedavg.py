@@ -1,6 +1,8 @@
 """FedAvg: one model for all clients, the average of the locally trained models.
 
-w <- sum_i (n_i / n) w_i
+    w <- sum_i (n_i / n) w_i
+
+n_i is the number of training samples of client i, n their sum over the clients whose uploads arrive.
 """
 
 from __future__ import annotations

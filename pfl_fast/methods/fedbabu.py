@@ -1,7 +1,8 @@
 """FedBABU: a shared extractor is trained with a fixed random head; each client fine-tunes after the last round.
 
-extractor <- sum_i (n_i / n) extractor_i,    with one random head, the same for all clients
-after the last round each client fine-tunes its model
+    extractor <- sum_i (n_i / n) extractor_i,    with one random head, the same for all clients
+
+After the last round each client fine-tunes its model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """FedPer: a shared extractor and personal heads.
 
-extractor <- sum_i (n_i / n) extractor_i,    head_i stays at client i
+    extractor <- sum_i (n_i / n) extractor_i
+
+head_i stays at client i.
 """
 
 from __future__ import annotations

@@ -73,7 +73,10 @@ class FedPick(FedBN):
     """Shared encoder and classifier; personal selector, with classifiers of relevant and irrelevant features."""
 
     title = "FedPick"
-    paper = "Zhu et al., Take Your Pick: Enabling Effective Personalized FL within Low-dimensional Feature Space, arXiv:2307.13995"
+    paper = (
+        "Zhu et al., Take Your Pick: Enabling Effective Personalized Federated Learning within Low-dimensional Feature "
+        "Space, arXiv:2307.13995"
+    )
     summary = "shared encoder and head; each client selects features for a personal head"
     family = CHOSEN
     reading = (

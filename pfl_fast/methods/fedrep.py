@@ -1,7 +1,9 @@
 """FedRep: a shared extractor and personal heads, trained one after the other.
 
-head_i <- some epochs of SGD, extractor fixed        then extractor_i <- SGD, head fixed
-extractor <- sum_i (n_i / n) extractor_i
+    head_i <- some epochs of SGD, extractor fixed        then extractor_i <- SGD, head fixed
+    extractor <- sum_i (n_i / n) extractor_i
+
+head_i stays at client i.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """MOON: a contrastive term pulls features towards the global model's and away from the client's previous model's.
 
-z = f(x; w),  z_g = f(x; w_g),  z_p = f(x; the client's previous model)
-L = CE + mu * mean -log( e^{cos(z, z_g) / tau} / (e^{cos(z, z_g) / tau} + e^{cos(z, z_p) / tau}) )
+    z = f(x; w),  z_g = f(x; w_g),  z_p = f(x; the client's previous model)
+    L = CE + mu * mean -log( e^{cos(z, z_g) / tau} / (e^{cos(z, z_g) / tau} + e^{cos(z, z_p) / tau}) )
+
+w is averaged as in FedAvg.
 """
 
 from __future__ import annotations

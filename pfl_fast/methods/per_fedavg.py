@@ -34,7 +34,10 @@ class PerFedAvg(FedAvg):
     """Shared extractor and head; clients adapt them before each test."""
 
     title = "Per-FedAvg"
-    paper = "Fallah et al., Personalized FL with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
+    paper = (
+        "Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning "
+        "Approach, NeurIPS 2020"
+    )
     summary = "one model for all, trained to be adapted by one step on each client's samples before it predicts"
     family = ADAPTED
     reading = (

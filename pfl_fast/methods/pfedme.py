@@ -10,6 +10,7 @@ theta starts each round from the received w. A client predicts with theta.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from torch import Tensor
 
 from pfl_fast.methods.base import TWO_MODELS, Part, Phase, PhaseProgress, Tensors, part_of, personal
