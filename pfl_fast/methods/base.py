@@ -110,28 +110,23 @@ class MixtureInputs(Protocol):
     @property
     def clients(self) -> Sequence[int]:
         """The S clients whose uploads arrived."""
-        ...
 
     @property
     def uploads(self) -> Tensors:
         """``[S, *shape]`` uploads, by server tensor."""
-        ...
 
     @property
     def server(self) -> Tensors:
         """Server tensors."""
-        ...
 
     def tensors(self, client: int) -> Tensors:
         """Returns all tensors of a client after its local training."""
-        ...
 
     def losses(self, candidates: Sequence[tuple[int, Tensors]]) -> list[float]:
         """Returns the loss of each ``(client, replaced tensors)`` on the client's validation samples.
 
         Clients without validation samples use their training samples.
         """
-        ...
 
 
 # Families of methods, in the order of `pfl-fast methods`.

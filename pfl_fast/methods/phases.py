@@ -75,7 +75,6 @@ class GradientAt(Protocol):
 
         The step reports the loss of the last call with ``reported=True``.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from queue import SimpleQueue
@@ -19,8 +18,8 @@ Unit = TypeVar("Unit")
 Result = TypeVar("Result")
 
 
-class Executor(ABC):
-    """Decides how many units run at once and where. Results do not depend on the executor.
+class Executor:
+    """Decides how many units run at once and where: by default one per worker, each in a thread.
 
     Args:
         devices: one or more devices.
@@ -50,6 +49,7 @@ class Executor(ABC):
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self.workers:
             self._idle.put(worker)
+        self._pool = ThreadPoolExecutor(len(self.workers), "pfl-fast", initializer=self.start_thread)
 
     def places(self, devices: Sequence[torch.device], workers: int) -> Sequence[torch.device]:
         """Returns the device of each worker."""
@@ -63,10 +63,6 @@ class Executor(ABC):
         """Splits clients into units that one worker tests at a time."""
         return self.units(clients)
 
-    @abstractmethod
-    def run(self, units: Sequence[Unit], work: Callable[[Worker, Unit], Result]) -> Iterator[tuple[Unit, Result]]:
-        """Calls ``work`` for every unit on an idle worker; yields results as they arrive, raises the first error."""
-
     def on_idle_worker(self, work: Callable[[Worker, Unit], Result], unit: Unit) -> Result:
         """Calls ``work`` on a worker that is idle."""
         worker = self._idle.get()
@@ -74,19 +70,6 @@ class Executor(ABC):
             return work(worker, unit)
         finally:
             self._idle.put(worker)
-
-    def close(self) -> None:  # noqa: B027
-        """Ends the executor's threads, if it has any."""
-
-
-class PooledExecutor(Executor):
-    """Runs one unit per worker at the same time, each in a thread of a pool."""
-
-    def __init__(
-        self, devices: Sequence[torch.device], workers: int, stack: int, make_worker: Callable[..., Worker]
-    ) -> None:
-        super().__init__(devices, workers, stack, make_worker)
-        self._pool = ThreadPoolExecutor(len(self.workers), "pfl-fast", initializer=self.start_thread)
 
     def start_thread(self) -> None:
         """Called at the start of every thread."""

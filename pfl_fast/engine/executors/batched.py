@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pfl_fast.engine.executors.base import PooledExecutor
+from pfl_fast.engine.executors.base import Executor
 from pfl_fast.engine.local.stacked import StackedRunner
 
 TEST_STACK = 32  # most clients in one stack of a test, which may cover all clients of the run
 
 
-class BatchedExecutor(PooledExecutor):
+class BatchedExecutor(Executor):
     """Runs stacks of clients, one at a time on each device."""
 
     name = "batched"

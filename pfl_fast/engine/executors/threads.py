@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from pfl_fast.engine.executors.base import PooledExecutor
+from pfl_fast.engine.executors.base import Executor
 
 
-class ThreadsExecutor(PooledExecutor):
+class ThreadsExecutor(Executor):
     """Runs one client per thread: one thread per core on the CPU, or per GPU."""
 
     name = "threads"

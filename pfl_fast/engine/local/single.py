@@ -60,9 +60,6 @@ class SinglePhase(PhaseRun):
         bind(client, self.tensors, set(self.runner.trained_names(self.phase)))
         self._parameters = [{name: client.get_parameter(name) for name in names} for names in self.rotation]
 
-    def bind_client(self, row: int) -> None:
-        """Does nothing: the client is bound."""
-
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
         data, client = self.runner.source(self.phase), self.progress.report.client
         limit = self.phase.limit(data.steps(client)) if self.phase.limit else None

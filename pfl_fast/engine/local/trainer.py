@@ -20,7 +20,7 @@ from torch import Tensor
 from pfl_fast.data.federated import FederatedData, StackedBatch
 from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.local.linear_gradients import GradientFactors
-from pfl_fast.engine.local.modules import set_mode
+from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.progress import Hook, SingleProgress, StackProgress
 from pfl_fast.engine.state.part_table import PartTable
@@ -122,10 +122,6 @@ class PhaseRun(ABC):
     progress: SingleProgress | StackProgress
     tensors: Tensors
     write_buffers: Tensors
-
-    @abstractmethod
-    def bind_client(self, row: int) -> None:
-        """Binds the tensors of one client to the modules, to compute cached values."""
 
     @abstractmethod
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
@@ -281,9 +277,9 @@ class Trainer:
             recompute = bool(phase.cached) and runner.recomputes_each_step(phase)
             loss = with_cached(phase) if recompute else phase.loss
             rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
+            tables = {} if recompute else self._cached_tables(phase, tensors, clients)
             progress.begin_phase(phase)
             run = runner.phase_class(runner, phase, loss, rotation, progress, tensors, write_buffers or {})
-            tables = {} if recompute else self._cached_tables(run, clients)
             self._train_phase(run, tables, first_epoch, settings)
             first_epoch += phase.epochs
             if progress.failed and settings.stop_at_nan:
@@ -328,12 +324,12 @@ class Trainer:
                 return
             yield batch
 
-    def _cached_tables(self, run: PhaseRun, clients: list[int]) -> dict[str, CachedValues]:
+    def _cached_tables(self, phase: Phase, tensors: Tensors, clients: list[int]) -> dict[str, CachedValues]:
         """Computes the cached values of all training samples, in the order of each client's list."""
-        runner, caches = self.runner, run.phase.cached
+        runner, caches = self.runner, phase.cached
         values: dict[str, list[Tensor]] = {name: [] for name in caches}
         for row, client in enumerate(clients if caches else ()):
-            run.bind_client(row)
+            bind(runner.client, runner.row(tensors, row), set())
             with torch.no_grad():
                 for x, _ in runner.data.evaluation("train", client):
                     for name, cache in caches.items():
