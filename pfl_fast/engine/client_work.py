@@ -1,4 +1,4 @@
-"""The work of one worker for one unit of clients: the only code that executors call.
+"""The work of one worker for one unit of clients, called by executors.
 
 Work reads the server's tensors, writes to the clients' state and to the uploads of the round, and returns results. It
 never calls back into :mod:`pfl_fast.engine.round`.
@@ -143,20 +143,3 @@ class ClientWork:
         values.update(self.method.upload(tensors))
         for name, block in self.state.unfinished.uploads.items():
             block[self.upload_rows[client]].copy_(values[name])
-
-
-@dataclass(frozen=True)
-class CandidateLoss:
-    """Computes losses of candidate models: ``(client, replaced tensors)`` pairs, see ``MixtureInputs.losses``."""
-
-    state: RunState
-    candidates: Sequence[tuple[int, Tensors]]
-    settings: TestSettings
-
-    def __call__(self, worker: Worker, index: int) -> float:
-        """Returns the loss of one candidate."""
-        client, replaced = self.candidates[index]
-        view = self.state.clients.view(client, self.state.server, receives=False)
-        split = "validation" if worker.data.validation_sizes[client] else "train"
-        (score,) = worker.test(worker.single, [client], {**view, **replaced}, split, self.settings)
-        return score.loss

@@ -1,7 +1,8 @@
-"""Base class of executors: how units of clients are dealt to workers."""
+"""Executors: how clients run side by side. Every client sees the same batches, noise and steps under all of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from queue import SimpleQueue
@@ -10,12 +11,14 @@ from typing import ClassVar, TypeVar
 import torch
 
 from pfl_fast.engine.local.single import SingleRunner
+from pfl_fast.engine.local.stacked import StackedRunner
 from pfl_fast.engine.local.trainer import Runner
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.worker import Worker
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
+TEST_STACK = 32  # most clients in one stack of a test, which may cover all clients of the run
 
 
 class Executor:
@@ -90,3 +93,55 @@ class Executor:
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown()
+
+
+class SequentialExecutor(Executor):
+    """Runs one unit after another in the calling thread: the oracle of the others, and the easiest to debug."""
+
+    name = "sequential"
+
+    def run(self, units: Sequence[Unit], work: Callable[[Worker, Unit], Result]) -> Iterator[tuple[Unit, Result]]:
+        """Calls ``work`` for every unit in order."""
+        for unit in units:
+            yield unit, self.on_idle_worker(work, unit)
+
+
+class ThreadsExecutor(Executor):
+    """Runs one client per thread, one thread per core on the CPU, or per GPU: the default on CPUs."""
+
+    name = "threads"
+
+    def places(self, devices: Sequence[torch.device], workers: int) -> Sequence[torch.device]:
+        """Returns the CPU once per thread, or the GPUs."""
+        self._on_cpu = devices[0].type == "cpu"
+        return [devices[0]] * (workers or os.cpu_count() or 1) if self._on_cpu else devices
+
+    def start_thread(self) -> None:
+        """Limits torch to one core: small steps run faster side by side than split over cores."""
+        if self._on_cpu:
+            torch.set_num_threads(1)
+
+
+class BatchedExecutor(Executor):
+    """Runs stacks of clients by ``torch.vmap``, one stack at a time on each device: the default on GPUs."""
+
+    name = "batched"
+    runner_class = StackedRunner
+
+    def units(self, clients: Sequence[int]) -> list[list[int]]:
+        """Splits clients, the most expensive first, into one or more stacks per worker."""
+        return self._stacks(clients, self.stack or len(clients) or 1)
+
+    def test_units(self, clients: Sequence[int]) -> list[list[int]]:
+        """Splits clients into stacks of at most ``TEST_STACK`` clients."""
+        return self._stacks(clients, min(self.stack or TEST_STACK, TEST_STACK))
+
+    def _stacks(self, clients: Sequence[int], size: int) -> list[list[int]]:
+        count = len(self.workers)
+        shards = [clients[i::count] for i in range(count)]  # clients are sorted by cost: dealing in turn is even
+        return [list(shard[i : i + size]) for shard in shards for i in range(0, len(shard), size)]
+
+
+EXECUTORS: dict[str, type[Executor]] = {
+    executor.name: executor for executor in (SequentialExecutor, ThreadsExecutor, BatchedExecutor)
+}
