@@ -17,20 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
-from pfl_fast.methods.base import (
-    TWO_MODELS,
-    Batch,
-    Part,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    Values,
-    apply,
-    cross_entropy,
-    part_of,
-    personal,
-)
+from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, apply, part_of, personal
+from pfl_fast.methods.phases import Batch, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -13,8 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import TWO_MODELS, Batch, Part, Phase, Tensors, cross_entropy, personal
+from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, personal
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import ONE_PER_CLIENT, Method, MixtureInputs, Part, Phase, Tensors, parameters_as_buffers
+from pfl_fast.methods.base import ONE_PER_CLIENT, Method, MixtureInputs
+from pfl_fast.methods.parts import Part, Tensors, parameters_as_buffers
+from pfl_fast.methods.phases import Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import ADAPTED, Phase
+from pfl_fast.methods.base import ADAPTED
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.phases import Phase
 from pfl_fast.options import option
 
 

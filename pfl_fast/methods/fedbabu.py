@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import PARTS, Method, Part, Phase, personal, shared
+from pfl_fast.methods.base import PARTS, Method
+from pfl_fast.methods.parts import Part, personal, shared
+from pfl_fast.methods.phases import Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

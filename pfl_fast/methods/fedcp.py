@@ -25,23 +25,10 @@ from torch import Tensor
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import (
-    CHOSEN,
-    Batch,
-    Method,
-    Part,
-    PerSampleCache,
-    Phase,
-    RunContext,
-    Tensors,
-    Values,
-    client_buffer,
-    cross_entropy,
-    frozen,
-    part_of,
-    personal,
-    shared,
-)
+from pfl_fast.methods.base import CHOSEN, Method, RunContext
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, client_buffer, frozen, part_of, personal, shared
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.nn import ConditionalPolicy
 from pfl_fast.options import option

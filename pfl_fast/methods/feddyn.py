@@ -15,18 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import (
-    Part,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    averaged,
-    client_buffer,
-    part_of,
-    round_buffer,
-    zeros_like_parameters,
-)
+from pfl_fast.methods.base import averaged
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.parts import Part, Tensors, client_buffer, part_of, round_buffer, zeros_like_parameters
+from pfl_fast.methods.phases import Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

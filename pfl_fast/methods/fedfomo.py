@@ -18,16 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import (
-    ONE_PER_CLIENT,
-    Method,
-    MixtureInputs,
-    Part,
-    Tensors,
-    client_buffer,
-    part_of,
-    zeros_like_parameters,
-)
+from pfl_fast.methods.base import ONE_PER_CLIENT, Method, MixtureInputs
+from pfl_fast.methods.parts import Part, Tensors, client_buffer, part_of, zeros_like_parameters
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -26,19 +26,10 @@ from torch import Tensor, nn
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import (
-    CHOSEN,
-    Batch,
-    Method,
-    Part,
-    Phase,
-    Tensors,
-    Values,
-    cross_entropy,
-    personal,
-    reinitialized,
-    shared,
-)
+from pfl_fast.methods.base import CHOSEN, Method
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, personal, reinitialized, shared
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.nn import OrthogonalProjector
 from pfl_fast.options import option

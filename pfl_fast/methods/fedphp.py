@@ -15,20 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.methods.base import (
-    TWO_MODELS,
-    Batch,
-    Part,
-    PerSampleCache,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    apply,
-    client_buffer,
-    cross_entropy,
-    part_of,
-)
+from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, apply, client_buffer, part_of
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -33,8 +33,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.methods.base import CHOSEN, Batch, Part, Phase, Tensors, personal, reinitialized, shared
+from pfl_fast.methods.base import CHOSEN
 from pfl_fast.methods.fedbn import FedBN
+from pfl_fast.methods.parts import Part, Tensors, personal, reinitialized, shared
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.nn import FeatureSelector
 from pfl_fast.options import option

@@ -16,18 +16,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from pfl_fast.methods.base import (
-    ONE_PER_CLIENT,
-    Batch,
-    Method,
-    Part,
-    Tensors,
-    Values,
-    cross_entropy,
-    frozen,
-    personal,
-    round_buffer,
-)
+from pfl_fast.methods.base import ONE_PER_CLIENT, Method
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, frozen, personal, round_buffer
+from pfl_fast.methods.phases import Batch
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

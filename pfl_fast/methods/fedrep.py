@@ -13,8 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import Batch, PerSampleCache, Phase, Tensors, cross_entropy
 from pfl_fast.methods.fedper import FedPer
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Tensors
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase
 from pfl_fast.options import option
 
 

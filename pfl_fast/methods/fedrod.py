@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, Values, client_buffer, cross_entropy, personal
+from pfl_fast.methods.base import PARTS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, client_buffer, personal
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 
 

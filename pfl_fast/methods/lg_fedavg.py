@@ -14,7 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import PARTS, Batch, Method, Part, personal, shared
+from pfl_fast.methods.base import PARTS, Method
+from pfl_fast.methods.parts import Part, personal, shared
+from pfl_fast.methods.phases import Batch
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -16,19 +16,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import (
-    Batch,
-    Part,
-    PerSampleCache,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    client_buffer,
-    cross_entropy,
-    frozen,
-    part_of,
-)
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, client_buffer, frozen, part_of
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

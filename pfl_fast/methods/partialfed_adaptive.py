@@ -32,21 +32,11 @@ from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import (
-    CHOSEN,
-    Batch,
-    Method,
-    Part,
-    Phase,
-    RunContext,
-    Tensors,
-    Values,
-    apply,
-    cross_entropy,
-    part_of,
-    personal,
-)
+from pfl_fast.methods.base import CHOSEN, Method, RunContext
+from pfl_fast.methods.losses import cross_entropy
 from pfl_fast.methods.partialfed_fix import OFFICE_HOME, PAPER, PRESETS
+from pfl_fast.methods.parts import Part, Tensors, Values, apply, part_of, personal
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
 from pfl_fast.options import option
 

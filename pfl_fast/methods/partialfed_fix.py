@@ -17,8 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pfl_fast.methods.base import CHOSEN, Method, Part, Phase, shared
+from pfl_fast.methods.base import CHOSEN, Method
 from pfl_fast.methods.partialfed_strategies import Selector, loaded
+from pfl_fast.methods.parts import Part, shared
+from pfl_fast.methods.phases import Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import ADAPTED, GradientAt, Phase, Tensors
+from pfl_fast.methods.base import ADAPTED
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.parts import Tensors
+from pfl_fast.methods.phases import GradientAt, Phase
 from pfl_fast.options import option
 
 MIN_HALVED = 4  # smaller batches are used as both halves: BatchNorm cannot train on a single sample

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pfl_fast.methods.base import TWO_MODELS, Part, Phase, PhaseProgress, Tensors, part_of, personal
+from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.parts import Part, Tensors, part_of, personal
+from pfl_fast.methods.phases import Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

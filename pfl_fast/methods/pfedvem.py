@@ -23,24 +23,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
-from pfl_fast.methods.base import (
-    PARTS,
-    Batch,
-    Method,
-    Part,
-    PerSampleCache,
-    Phase,
-    RunContext,
-    Tensors,
-    Values,
-    averaged,
-    cross_entropy,
-    frozen,
-    part_of,
-    personal,
-    round_buffer,
-    shared,
-)
+from pfl_fast.methods.base import PARTS, Method, RunContext, averaged
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, frozen, part_of, personal, round_buffer, shared
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
