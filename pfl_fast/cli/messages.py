@@ -101,11 +101,7 @@ def one_line_summary(experiment: Experiment, folder: Path) -> str:
 def final_summary(experiment: Experiment, folder: Path, seconds: float, arguments: Sequence[str]) -> str:
     """Returns accuracies, speed, traffic, the folder of results and commands to try next.
 
-    Args:
-        experiment: experiment whose rounds are done.
-        folder: folder of the run.
-        seconds: duration of this command.
-        arguments: command-line arguments that repeat the settings of the run with another method.
+    ``arguments`` are the command-line arguments that repeat the settings of the run with another method.
     """
     summary = experiment.summary()
     data = f"{experiment.dataset.name} ({experiment.dataset.source})"

@@ -107,7 +107,8 @@ def write_cache(
     """
     origin = str(files[0]) if files else name
     _check(raw, origin)
-    arrays = _arrays(raw)
+    arrays = {"y": raw.y, "test": raw.test, **({} if raw.domain is None else {"domain": raw.domain})}
+    arrays |= {f"labels-{key}": labels for key, labels in raw.labels.items()}
     if natural is not None:
         arrays["natural"] = np.concatenate([np.zeros(0, np.int64), *(index for both in natural for index in both)])
         facts["natural"] = [[len(train), len(test)] for train, test in natural]
@@ -242,10 +243,3 @@ def _write_samples(target: Path, raw: Raw, origin: str) -> None:
             done += len(block)
     if done != raw.shape[0]:
         raise damaged(origin, f"{done} samples but {raw.shape[0]} labels; truncated")
-
-
-def _arrays(raw: Raw) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {"y": raw.y, "test": raw.test}
-    if raw.domain is not None:
-        arrays["domain"] = raw.domain
-    return arrays | {f"labels-{key}": labels for key, labels in raw.labels.items()}

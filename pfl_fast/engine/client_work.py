@@ -32,13 +32,7 @@ class NotFinite(PflFastError):  # noqa: N818
 class ClientTest:
     """Tests clients with their current tensors, after the method's phases before a test.
 
-    Attributes:
-        method: the method.
-        state: state of the run.
-        splits: splits to test on.
-        settings: settings of the test.
-        step: step settings of the phases before a test.
-        at: ``"after_local"``, ``"after_agg"`` or ``"final_round"``.
+    ``at`` is ``"after_local"``, ``"after_agg"`` or ``"final_round"``.
     """
 
     method: Method
@@ -71,11 +65,6 @@ class ClientWork:
     """Everything a client does in a round: receive, train, test, upload, store.
 
     Attributes:
-        method: the method.
-        state: state of the run.
-        round: number of the round.
-        phases: phases of local training.
-        step: step settings of the round.
         test: test after local training, or None.
         upload_rows: row of each uploading client in the blocks of uploads.
         on_nan: policy for values that are not finite: ``"stop"``, ``"skip"`` or ``"report"``.

@@ -16,11 +16,8 @@ class RoundUploads:
     """The uploads of a round, and losses of candidate models.
 
     Attributes:
-        state: state of the run.
-        executor: computes losses.
         clients: clients whose uploads arrived.
         uploads: ``[S, *shape]`` uploads, by server tensor.
-        settings: settings of the tests that compute losses.
     """
 
     state: RunState

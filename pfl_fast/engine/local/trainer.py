@@ -48,10 +48,6 @@ class Step(ABC):
     """The updates on one batch of a client or a stack.
 
     Attributes:
-        phase: phase of the step.
-        parameters: parameters to train.
-        batch: the batch.
-        settings: step settings of the phase.
         loss: loss of the last update, a scalar or ``[C]``.
         recorded: recorded quantities of the last update.
     """
@@ -106,11 +102,7 @@ class PhaseRun(ABC):
     """One phase of the local training of a unit.
 
     Attributes:
-        runner: runner of the unit.
-        phase: the phase.
-        loss: loss of the phase.
         rotation: names of the parameters to train in each turn.
-        progress: progress of the unit.
         tensors: tensors of the unit, trained in place.
         write_buffers: memory for tensors that are read in place.
     """
@@ -147,12 +139,6 @@ class PhaseRun(ABC):
 class Runner(ABC):
     """Executes steps and predictions for a unit of clients on one device.
 
-    Args:
-        part_table: the part table.
-        method: the method.
-        data: client data on ``device``.
-        device: device of the unit's tensors.
-
     Attributes:
         progress_class: counts steps and losses of a unit.
         phase_class: trains a unit in one phase.
@@ -176,10 +162,7 @@ class Runner(ABC):
     ) -> tuple[Tensors, Tensors]:
         """Returns the tensors of a unit, ready for training, and write buffers for those read in place.
 
-        Args:
-            views: tensors of each client, which stay unchanged.
-            phases: phases to train.
-            settings: step settings of the round.
+        The clients' ``views`` stay unchanged.
         """
 
     @abstractmethod
@@ -200,12 +183,7 @@ class Runner(ABC):
     ) -> list[tuple[Tensor, Tensor]]:
         """Returns logits and labels of each client on its samples of ``split``.
 
-        Args:
-            predict: prediction of the method.
-            clients: numbers of the clients.
-            tensors: tensors of the unit.
-            split: ``"test"``, ``"validation"`` or ``"train"``.
-            seeds: ``(client, batch number) -> seed`` of the noise in predictions.
+        ``seeds`` maps client and number of the batch to the seed of the noise in predictions.
         """
 
     def trained_names(self, phase: Phase, turn: int | None = None) -> list[str]:
@@ -246,12 +224,7 @@ class CachedValues:
 
 
 class Trainer:
-    """Trains units of clients.
-
-    Args:
-        runner: executes the steps.
-        stop: asked between steps; True raises :class:`Interrupted`.
-    """
+    """Trains units of clients; asks ``stop`` between steps, where True raises :class:`Interrupted`."""
 
     def __init__(self, runner: Runner, stop: Callable[[], bool]) -> None:
         self.runner = runner
