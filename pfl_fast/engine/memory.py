@@ -82,7 +82,7 @@ def estimate(
 ) -> Estimate:
     """Estimates the memory of a run without computing anything.
 
-    ``copies`` clients train and ``tested`` clients are tested at the same time. With ``on_disk`` the clients' state is in
+    ``copies`` clients train and ``tested`` clients are tested at the same time. With ``on_disk``, clients' state is in
     mapped files, which need no memory.
     """
     program = resident()

@@ -241,6 +241,10 @@ class Method:
         """
         return {}
 
+    def keep_start(self, client: Tensors, at: str) -> Tensors:
+        """Returns the received parameters for the part ``start``, which keeps them for the round: an ``on_receive``."""
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
+
     def upload(self, client: Tensors) -> Tensors:
         """Returns values to upload instead of the client's parts, by server tensor."""
         return {}

@@ -46,6 +46,7 @@ class FedFomo(Method):
     )
     public_code = "PFLlib: validation losses keep their autograd graph; models may be in training or evaluation mode"
     Options = FedFomoOptions
+    on_receive = Method.keep_start
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
@@ -68,10 +69,6 @@ class FedFomo(Method):
             ),
             "start": client_buffer(start),
         }
-
-    def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """Returns theta_old, kept for the round."""
-        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def server_state(self, server: Tensors) -> Tensors:
         """Returns ``[N, N]`` sums of weights."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import averaged
+from pfl_fast.methods.base import Method, averaged
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.methods.parts import Part, Tensors, client_buffer, frozen, part_of, round_buffer, zeros_like_parameters
 from pfl_fast.methods.phases import Phase, PhaseProgress
@@ -44,6 +44,7 @@ class Scaffold(FedAvg):
         "planned number of clients when some are lost"
     )
     Options = ScaffoldOptions
+    on_receive = Method.keep_start
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, x, c_i, c and ``c_i+ - c_i``."""
@@ -61,10 +62,6 @@ class Scaffold(FedAvg):
         correct, update = self.correct_gradients, self.update_control
         train = ("extractor", "head")
         return [Phase(train, self.loss, self.context.local_epochs, edit_gradients=correct, after=update)]
-
-    def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """Returns x, kept for the round."""
-        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def correct_gradients(self, client: Tensors, gradients: Tensors) -> Tensors:
         """Returns ``g - c_i + c``."""
