@@ -1,7 +1,5 @@
 """Settings of a run, except the options of its method, and the TOML file that stores both."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Folders of the user for caches and data sets."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

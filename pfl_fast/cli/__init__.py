@@ -1,7 +1,5 @@
 """The ``pfl-fast`` command: one module per subcommand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """``pfl-fast data``: commands about one data set."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

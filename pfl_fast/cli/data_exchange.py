@@ -1,7 +1,5 @@
 """``pfl-fast data import`` and ``export``: exchange clients with PFLlib and FL-bench."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``pfl-fast doctor``: checks the installation and suggests fixes."""
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

@@ -1,7 +1,5 @@
 """``pfl-fast resume``: continues an interrupted run, or trains more rounds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

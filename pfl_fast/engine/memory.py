@@ -1,7 +1,5 @@
 """Estimate of a run's main memory, before it starts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields

@@ -6,8 +6,6 @@
 head_i stays at client i.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

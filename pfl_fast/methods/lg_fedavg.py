@@ -5,8 +5,6 @@
 In warm-up rounds the extractor is averaged too, as in FedAvg.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

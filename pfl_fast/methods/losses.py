@@ -1,7 +1,5 @@
 """Losses used by several methods."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Phases of local training: parts to train, loss, number of epochs, and deviations from plain SGD."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The six-layer digits CNN of FedBN, split as in FediOS or FedPick."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from torch import nn

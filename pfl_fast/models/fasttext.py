@@ -1,7 +1,5 @@
 """fastText for token sequences (AG News)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding

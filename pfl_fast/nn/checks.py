@@ -1,7 +1,5 @@
 """Checks of the arguments of modules."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 

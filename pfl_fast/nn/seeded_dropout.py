@@ -3,8 +3,6 @@
 In training mode ``y = keep * x / (1 - p)`` with ``keep = philox_uniform(seed ^ hash(salt)) >= p``, otherwise ``y = x``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from typing import Any

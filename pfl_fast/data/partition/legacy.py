@@ -4,8 +4,6 @@
 partition, then :func:`split` of one client after the other.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

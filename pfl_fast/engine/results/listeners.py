@@ -1,7 +1,5 @@
 """Events of a run. The round loop calls listeners without knowing their classes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 
