@@ -200,7 +200,7 @@ class Method:
         return []
 
     def every_phase(self) -> list[Phase]:
-        """Returns every kind of phase of a run, without duplicates."""
+        """Returns every phase of a run, without duplicates."""
         tests = [*self.before_test(2, "after_local"), *self.before_test(2, "after_agg")]
         phases = [*self.phases(1), *self.phases(2), *self.final_phases(), *tests]
         return [phase for number, phase in enumerate(phases) if phase not in phases[:number]]

@@ -71,7 +71,7 @@ MODELS: dict[str, ModelEntry] = {
     ),
     "mlp": ModelEntry(mlp, "linear layers with ReLU", ((1, 8, 8), 10, 0), takes="images and features"),
 }
-# Data sets whose papers use another model than the default for their kind of input.
+# Data sets whose papers use another model than the default of their modality.
 PREFERRED = {
     "digits5": "digits-cnn",
     "office-caltech10": "alexnet",
@@ -127,7 +127,7 @@ def default_model(dataset_name: str, modality: str, input_shape: tuple[int, ...]
     """Returns the name of the default model: the papers' model if it accepts the input.
 
     Args:
-        dataset_name: name of the data set; unknown names get the default for their kind of input.
+        dataset_name: name of the data set; unknown names get the default of the modality.
         modality: ``"images"``, ``"text"`` or ``"features"``.
         input_shape: shape of one sample.
 
