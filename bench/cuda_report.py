@@ -15,11 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pfl_fast.native import build
-from tests.emulation.harness import Emulator
+from tests.emulation.harness import CSRC, OPERATORS, Emulator
 from tests.emulation.kernels import CASES
 
 REPORT = Path(__file__).with_name("cuda_report.md")
-CSRC = build.source_folder()
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Kernel:
 
 
 def kernels_of(source: Path, architecture: Architecture, nvcc: str, folder: Path) -> list[Kernel]:
-    flags = [*build.NVCC_FLAGS, "-O3", f"-I{CSRC}", f"-I{CSRC / 'cuda'}", f"-arch=sm_{architecture.name}"]
+    flags = [*build.NVCC_FLAGS, "-O3", f"-I{CSRC}", f"-arch=sm_{architecture.name}"]
     cubin = [nvcc, *flags, "-Xptxas", "-v", "-cubin", str(source), "-o", str(folder / "kernel.cubin")]
     log = subprocess.run(cubin, capture_output=True, text=True, check=True).stderr
     ptx_file = folder / "kernel.ptx"
@@ -90,8 +89,8 @@ def resources(nvcc: str) -> list[str]:
         "| --- |" + " --- |" * len(ARCHITECTURES),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        for source in sorted((CSRC / "cuda").glob("*_kernel.cu")):
-            print(f"compiling {source.name}", flush=True)
+        for source in sorted(OPERATORS.glob("*/cuda_kernel.cu")):
+            print(f"compiling {source.parent.name}", flush=True)
             columns = [kernels_of(source, a, nvcc, Path(folder)) for a in ARCHITECTURES]
             for row in zip(*columns, strict=True):
                 cells = [
@@ -106,8 +105,8 @@ def traffic() -> list[str]:
     lines = ["| call | bytes moved | least possible | ratio |", "| --- | --- | --- | --- |"]
     with tempfile.TemporaryDirectory() as folder:
         for cases in CASES:
-            print(f"running {cases.SOURCE} under emulation", flush=True)
-            emulator = Emulator("meter", [CSRC / "cuda" / cases.SOURCE], Path(folder))
+            print(f"running {cases.OPERATOR} under emulation", flush=True)
+            emulator = Emulator("meter", [OPERATORS / cases.OPERATOR / "cuda_kernel.cu"], Path(folder))
             for case in cases.TYPICAL:
                 problem = cases.Problem(case, 0)
                 for call in problem.calls:

@@ -1,5 +1,5 @@
-// The subset of CUDA that the kernels use, for g++: runs cuda/*_kernel.cu on CPU memory with one fiber per CUDA thread.
-// For tests only. It does not model speed, weak memory ordering, approximate intrinsics or driver errors.
+// The subset of CUDA that the kernels use, for g++: runs ops/*/cuda_kernel.cu on CPU memory with one fiber per CUDA
+// thread. For tests only. It does not model speed, weak memory ordering, approximate intrinsics or driver errors.
 #pragma once
 
 #include <cstddef>

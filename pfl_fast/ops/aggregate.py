@@ -128,7 +128,7 @@ def describe(tensor: Tensor) -> str:
 
 
 def _check(stacked: Sequence[Tensor], weights: Tensor, values: bool, op: str = "aggregate") -> None:
-    """Raises if an argument violates the contract in csrc/aggregate.h; ``values`` checks that weights are finite."""
+    """Raises if an argument violates csrc/ops/aggregate/contract.h; ``values`` checks that weights are finite."""
     check_float(op, "weights", weights)
     expect(op, 1 <= weights.dim() <= 3, f"weights must be [clients] or [mixtures, clients], got {list(weights.shape)}")
     if values and is_readable(weights):

@@ -61,7 +61,7 @@ def cpn_route(
 def _check(
     op: str, h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float, seed: Tensor | None, tau: float
 ) -> None:
-    """Raises if an argument violates the contract in csrc/cpn_route.h."""
+    """Raises if an argument violates the contract in csrc/ops/cpn_route/contract.h."""
     check_route(op, h, a, seed, tau)
     check_like(op, "gamma", gamma, "h", h, [*h.shape[:-2], 2 * h.shape[-1]])
     check_like(op, "beta", beta, "h", h, [*h.shape[:-2], 2 * h.shape[-1]])

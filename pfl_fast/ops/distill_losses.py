@@ -65,7 +65,7 @@ def distill_losses(y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor) -> Fou
 def _check(
     y_g: Tensor, y_p: Tensor, y_u: Tensor, target: Tensor, values: bool = False, op: str = "distill_losses"
 ) -> None:
-    """Raises if an argument violates the contract in csrc/distill_losses.h; ``values`` checks the target's range."""
+    """Raises if an argument violates csrc/ops/distill_losses/contract.h; ``values`` checks the target's range."""
     check_float(op, "y_g", y_g)
     expect(
         op,

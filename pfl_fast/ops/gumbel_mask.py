@@ -74,7 +74,7 @@ def gumbel_mask(
 def _check(
     z: Tensor, logits: Tensor, seed: Tensor | None, tau: float, threshold: float, op: str = "gumbel_mask"
 ) -> None:
-    """Raises if an argument violates the contract in csrc/gumbel_mask.h."""
+    """Raises if an argument violates the contract in csrc/ops/gumbel_mask/contract.h."""
     check_float(op, "z", z)
     check_like(op, "logits", logits, "z", z)
     if seed is not None:

@@ -108,7 +108,7 @@ def _normalize_choice(
 
 
 def _check(op: str, local: Tensors, global_: Tensors, choice: Tensors, segments: Sequence[int]) -> None:
-    """Raises if an argument violates the contract in csrc/mix.h."""
+    """Raises if an argument violates the contract in csrc/ops/mix/contract.h."""
     check_float_list(op, "local", local)
     check_list_like(op, "global_", global_, "local", local)
     if not segments:

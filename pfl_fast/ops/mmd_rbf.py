@@ -58,7 +58,7 @@ def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float] = (10.0, 15.0, 20.
 
 
 def _check(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> None:
-    """Raises if an argument violates the contract in csrc/mmd_rbf.h."""
+    """Raises if an argument violates the contract in csrc/ops/mmd_rbf/contract.h."""
     op, count = "mmd_rbf", len(bandwidths)
     _check_points(op, x, y)
     expect(op, 0 < count <= MAX_BANDWIDTHS, f"bandwidths must hold 1 to {MAX_BANDWIDTHS} numbers, got {count}")

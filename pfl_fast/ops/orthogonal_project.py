@@ -79,7 +79,7 @@ def _check(
     op: str = "orthogonal_project",
     names: tuple[str, str] = ("f_g", "f_p"),
 ) -> None:
-    """Raises if an argument violates the contract in csrc/orthogonal_project.h."""
+    """Raises if an argument violates the contract in csrc/ops/orthogonal_project/contract.h."""
     first, second = names
     check_float(op, first, f_g)
     expect(op, f_g.dim() >= 2, f"{first} must be [*batch, samples, features], got shape {list(f_g.shape)}")

@@ -54,7 +54,7 @@ def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) ->
 
 
 def check_route(op: str, h: Tensor, a: Tensor, seed: Tensor | None, tau: float) -> None:
-    """Raises if an argument violates the contract in csrc/route.h."""
+    """Raises if an argument violates the contract in csrc/ops/route/contract.h."""
     check_float(op, "h", h)
     expect(op, h.dim() >= 2, f"h must be [*batch, b, K], got shape {list(h.shape)}")
     check_like(op, "a", a, "h", h, [*h.shape[:-1], 2 * h.shape[-1]])

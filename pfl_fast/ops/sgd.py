@@ -103,7 +103,7 @@ def _check(
     proximal: float,
     first_step: bool,  # noqa: ARG001 called by position
 ) -> None:
-    """Raises if an argument violates the contract in csrc/sgd.h."""
+    """Raises if an argument violates the contract in csrc/ops/sgd/contract.h."""
     expect(OP, 0 <= lr < math.inf, f"lr must be finite and not negative, got {lr}")
     expect(OP, 0 <= momentum < 1, f"momentum must be in [0, 1), got {momentum}")
     expect(OP, math.isfinite(dampening), f"dampening must be finite, got {dampening}")

@@ -1,7 +1,7 @@
 """Argument checks and batching shared by the operators.
 
-The checks repeat those of csrc/check.h for calls that do not reach the native kernels: the reference implementation and
-fake (meta) tensors. Every message reads ``pfl_fast::<op>: <argument> <expectation>, got <value>``.
+The checks repeat those of csrc/common/check.h for calls that do not reach the native kernels: the reference
+implementation and fake (meta) tensors. Every message reads ``pfl_fast::<op>: <argument> <expectation>, got <value>``.
 """
 
 from __future__ import annotations

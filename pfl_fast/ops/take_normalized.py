@@ -82,7 +82,7 @@ def _per_channel(name: str, value: Tensor | Sequence[float], images: Tensor, dty
 
 
 def _check(images: Tensor, index: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype) -> None:
-    """Raises if an argument violates the contract in csrc/take_normalized.h, except for the range of ``index``."""
+    """Raises if an argument violates csrc/ops/take_normalized/contract.h, except for the range of ``index``."""
     shape = list(images.shape)
     expect(OP, images.dtype == torch.uint8, f"images must be uint8, got {images.dtype}")
     expect(OP, images.dim() == 4, f"images must be [count, height, width, channels], got shape {shape}")

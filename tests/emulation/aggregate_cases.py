@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/aggregate_kernel.cu: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/ops/aggregate/cuda_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "aggregate_kernel.cu"
+OPERATOR = "aggregate"
 EQUIVALENT = {
     "m <= kMixtures": "the guard inside the loop skips it",
     "tile <= tiles": "a tile past the end has no columns",

@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/conv_relu_pool_kernel.cu: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/ops/conv_relu_pool/cuda_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "conv_relu_pool_kernel.cu"
+OPERATOR = "conv_relu_pool"
 EQUIVALENT = {
     "tap <= kMaxKernel": "no kernel has that many taps in a row",
     "if (tap <= k) {": "one tap more is summed and not stored",

@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/cpn_route_kernel.cu."""
+"""Emulation cases of csrc/ops/cpn_route/cuda_kernel.cu."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_fast.testing import assert_close
 from tests.emulation.harness import Call
 from tests.emulation.route_cases import shifted
 
-SOURCE = "cpn_route_kernel.cu"
+OPERATOR = "cpn_route"
 EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

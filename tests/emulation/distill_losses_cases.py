@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/distill_losses_kernel.cu: awkward sizes, every type, one part and several."""
+"""Emulation cases of csrc/ops/distill_losses/cuda_kernel.cu: awkward sizes, every type, one part and several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "distill_losses_kernel.cu"
+OPERATOR = "distill_losses"
 EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

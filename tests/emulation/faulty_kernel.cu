@@ -1,7 +1,7 @@
 // A small kernel with one selectable fault, to test that the emulation detects it. FAULT=0 is correct.
 #include <cstdint>
 
-#include "platform.cuh"
+#include "cuda/common/platform.cuh"
 
 namespace {
 

@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/gumbel_mask_kernel.cu: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/ops/gumbel_mask/cuda_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "gumbel_mask_kernel.cu"
+OPERATOR = "gumbel_mask"
 EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from pfl_fast.native import build
 
 CSRC = build.source_folder()
+OPERATORS = CSRC / "ops"  # one folder per operator
 WORKER = Path(__file__).with_name("worker.py")
 CXX = build.find_compiler()
 
@@ -75,6 +76,10 @@ class Emulator:
                 make_call(self._loaded, call.function, call.seed, [_local(w) for w in call.words])
         else:
             self._run_sanitized(calls)
+
+    def limit_grid(self, limit: int) -> None:
+        """Sets the limit of the y and z dimensions of a grid; for variants that run in this process."""
+        self._loaded.pfl_emulation_limit_grid(ctypes.c_uint(limit))
 
     def traffic(self, calls: Sequence[Call]) -> tuple[int, int]:
         """Returns the bytes moved between tensors and blocks, and their minimum; for the meter variant only."""
@@ -129,7 +134,7 @@ def make_call(library: ctypes.CDLL, function: str, seed: int, words: Sequence[in
 
 def _compile(variant: str, sources: Sequence[Path], folder: Path, defines: Sequence[str]) -> Path:
     kernel_flags, runtime_flags, _, _ = VARIANTS[variant]
-    includes = [f"-I{CSRC}", f"-I{CSRC / 'cuda'}", f"-I{CSRC / 'emulation'}"]
+    includes = [f"-I{CSRC}", f"-I{CSRC / 'emulation'}"]
     name = hashlib.sha256("".join([variant, *map(str, sources), *defines]).encode()).hexdigest()[:16]
     objects = []
     runtime = [CSRC / "emulation" / name for name in ["runtime.cpp"] + ["meter.cpp"] * (variant == "meter")]

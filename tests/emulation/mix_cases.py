@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/mix_kernel.cu: awkward sizes, every type, every kind of choice."""
+"""Emulation cases of csrc/ops/mix/cuda_kernel.cu: awkward sizes, every type, every kind of choice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "mix_kernel.cu"
+OPERATOR = "mix"
 EQUIVALENT: dict[str, str] = {
     "first <= in.tensors": "a tensor list past the end is empty and not launched",
     "column <= tile.end": "nothing of a pack that begins at the end is stored, and it is loaded as zeros",

@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/mmd_rbf_kernel.cu: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/ops/mmd_rbf/cuda_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close
 from tests.emulation.harness import Call
 
-SOURCE = "mmd_rbf_kernel.cu"
+OPERATOR = "mmd_rbf"
 EQUIVALENT = {
     "blockIdx.z >= blockIdx.y": "a tile on the diagonal then writes its own values twice",
     "begin <= p.features": "features past the end are zeros",

@@ -23,7 +23,7 @@ from types import ModuleType
 
 import torch
 
-from tests.emulation.harness import CSRC, EmulationError, Emulator
+from tests.emulation.harness import OPERATORS, EmulationError, Emulator
 from tests.emulation.kernels import CASES
 
 RULES = [
@@ -69,6 +69,11 @@ def mutants_of(text: str) -> list[Mutant]:
     return found
 
 
+def kernel_of(cases: ModuleType) -> Path:
+    """Returns the file of the CUDA kernels that the cases run."""
+    return OPERATORS / cases.OPERATOR / "cuda_kernel.cu"
+
+
 def attempt(variant: str, source: Path, cases: ModuleType, folder: Path) -> int:
     """Runs all cases of one variant in a separate process, which may hang or crash."""
     process = multiprocessing.get_context("fork").Process(target=_attempt, args=(variant, source, cases, folder))
@@ -99,7 +104,7 @@ def _attempt(variant: str, source: Path, cases: ModuleType, folder: Path) -> Non
 
 
 def verdict_on(mutant: Mutant, cases: ModuleType, folder: Path) -> str:
-    source = folder / cases.SOURCE
+    source = folder / f"{cases.OPERATOR}.cu"
     source.write_text(mutant.text)
     for variant in SEEDS:
         outcome = attempt(variant, source, cases, folder)
@@ -112,7 +117,7 @@ def verdict_on(mutant: Mutant, cases: ModuleType, folder: Path) -> str:
 def examine(share: list[tuple[ModuleType, Mutant]], results: multiprocessing.Queue[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for cases, mutant in share:
-            place = f"{cases.SOURCE}:{mutant.line}  {mutant.rule}: {mutant.after}"
+            place = f"{cases.OPERATOR}:{mutant.line}  {mutant.rule}: {mutant.after}"
             results.put((verdict_on(mutant, cases, Path(folder)), place))
 
 
@@ -120,15 +125,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel", nargs="?", help="only this operator's kernels")
     wanted = parser.parse_args().kernel
-    chosen = [c for c in CASES if wanted in (None, "", c.SOURCE.removesuffix("_kernel.cu"))]
+    chosen = [c for c in CASES if wanted in (None, "", c.OPERATOR)]
     if not chosen:
-        sys.exit(f"no kernel {wanted!r}: choose from {[c.SOURCE.removesuffix('_kernel.cu') for c in CASES]}")
+        sys.exit(f"no kernel {wanted!r}: choose from {[c.OPERATOR for c in CASES]}")
     with tempfile.TemporaryDirectory() as folder:
         for cases in chosen:
             for variant in SEEDS:
-                if attempt(variant, CSRC / "cuda" / cases.SOURCE, cases, Path(folder)) != PASSED:
-                    sys.exit(f"{cases.SOURCE} fails under {variant} without a mutation: fix the kernel first")
-    work = [(c, m) for c in chosen for m in mutants_of((CSRC / "cuda" / c.SOURCE).read_text())]
+                if attempt(variant, kernel_of(cases), cases, Path(folder)) != PASSED:
+                    sys.exit(f"{cases.OPERATOR} fails under {variant} without a mutation: fix the kernel first")
+    work = [(c, m) for c in chosen for m in mutants_of(kernel_of(c).read_text())]
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     processes = os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/orthogonal_project_kernel.cu: awkward sizes, every type, every path."""
+"""Emulation cases of csrc/ops/orthogonal_project/cuda_kernel.cu: awkward sizes, every type, every path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close
 from tests.emulation.harness import Call
 
-SOURCE = "orthogonal_project_kernel.cu"
+OPERATOR = "orthogonal_project"
 EQUIVALENT = {
     "begin <= space.rank": "no columns past the end",
     "first <= space.rank": "no columns past the end",

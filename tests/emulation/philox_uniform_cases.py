@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/philox_uniform_kernel.cu."""
+"""Emulation cases of csrc/ops/philox_uniform/cuda_kernel.cu."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "philox_uniform_kernel.cu"
+OPERATOR = "philox_uniform"
 EQUIVALENT: dict[str, str] = {}
 
 

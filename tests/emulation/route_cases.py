@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/route_kernel.cu."""
+"""Emulation cases of csrc/ops/route/cuda_kernel.cu."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "route_kernel.cu"
+OPERATOR = "route"
 EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/sgd_kernel.cu: awkward sizes, every type, every option."""
+"""Emulation cases of csrc/ops/sgd/cuda_kernel.cu: awkward sizes, every type, every option."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "sgd_kernel.cu"
+OPERATOR = "sgd"
 EQUIVALENT: dict[str, str] = {
     "first <= p.tensors": "a tensor list past the end is empty and not launched",
 }

@@ -1,4 +1,4 @@
-"""Emulation cases of csrc/cuda/take_normalized_kernel.cu."""
+"""Emulation cases of csrc/ops/take_normalized/cuda_kernel.cu."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pfl_fast.ops import reference
 from pfl_fast.testing import same_bits
 from tests.emulation.harness import Call
 
-SOURCE = "take_normalized_kernel.cu"
+OPERATOR = "take_normalized"
 EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

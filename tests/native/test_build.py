@@ -9,6 +9,7 @@ import pytest
 
 from pfl_fast.native import build, progress
 
+CPU_KERNELS = sorted(build.source_folder().glob("ops/*/cpu*_kernel.cpp"))
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
 
 
@@ -112,13 +113,13 @@ def test_default_build_is_portable():
 
 @needs_compiler
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs x86-64")
-@pytest.mark.parametrize("source", sorted(build.source_folder().glob("cpu/*_kernel.cpp")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("source", CPU_KERNELS, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_vector_code_cannot_leak_into_shared_functions(source, tmp_path):
     """AVX objects have no weak symbols: the linker might keep their copy for all processors."""
     folder = build.source_folder()
     flags = [*build.COMMON_FLAGS, *build.CAPABILITY_FLAGS["avx512"], "-DPFL_CAPABILITY=avx512", "-O0"]
     compiler = build.find_compiler()
-    command = [compiler, *flags, f"-I{folder}", f"-I{folder / 'cpu'}", "-c", source, "-o", tmp_path / "kernel.o"]
+    command = [compiler, *flags, f"-I{folder}", "-c", source, "-o", tmp_path / "kernel.o"]
     subprocess.run(list(map(str, command)), check=True)
     symbols = subprocess.run(["nm", tmp_path / "kernel.o"], capture_output=True, text=True, check=True).stdout
     assert [line for line in symbols.splitlines() if line.split()[-2] in "WVu"] == []
