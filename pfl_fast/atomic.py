@@ -1,5 +1,7 @@
 """Writes files and folders that are complete or absent, whenever the process ends."""
 
+from __future__ import annotations
+
 import os
 import shutil
 from collections.abc import Iterator

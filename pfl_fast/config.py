@@ -1,5 +1,7 @@
 """Settings of a run, except the options of its method, and the TOML file that stores both."""
 
+from __future__ import annotations
+
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,5 +1,7 @@
 """Errors that users can fix: the message names the cause and the remedy, and no traceback is printed."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable, Sequence
 

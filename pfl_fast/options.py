@@ -1,5 +1,7 @@
 """Options as frozen dataclasses: each field has a default, a help text, and choices or limits."""
 
+from __future__ import annotations
+
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -1,5 +1,7 @@
 """Folders of the user for caches and data sets."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

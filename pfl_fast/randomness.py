@@ -4,6 +4,8 @@ Executor, threads, devices, the order of clients and resuming therefore cannot c
 NumPy's Philox generator are used, which are the same in every version of NumPy.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

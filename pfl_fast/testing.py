@@ -1,5 +1,7 @@
 """What tests and benchmarks share, ours and those of people who add operators or methods."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 

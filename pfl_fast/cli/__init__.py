@@ -1,5 +1,7 @@
 """The ``pfl-fast`` command: one module per subcommand."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import click

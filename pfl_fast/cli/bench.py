@@ -1,5 +1,7 @@
 """``pfl-fast bench``: runs the end-to-end benchmark of the repository."""
 
+from __future__ import annotations
+
 from importlib import import_module
 from pathlib import Path
 

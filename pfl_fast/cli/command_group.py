@@ -1,5 +1,7 @@
 """Group of commands whose help shows the whole first sentence of each command."""
 
+from __future__ import annotations
+
 import sys
 
 import click

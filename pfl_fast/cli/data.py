@@ -1,5 +1,7 @@
 """``pfl-fast data``: commands about one data set."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import click

@@ -1,5 +1,7 @@
 """``pfl-fast data import`` and ``export``: exchange clients with PFLlib and FL-bench."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """``pfl-fast data partition`` and ``plot``: save the partition of a data set over clients, and plot it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

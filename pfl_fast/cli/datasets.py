@@ -1,5 +1,7 @@
 """``pfl-fast datasets``: the catalogue of data sets, and their files on disk."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,5 +1,7 @@
 """``pfl-fast doctor``: checks the installation and suggests fixes."""
 
+from __future__ import annotations
+
 import json
 import platform
 import sys

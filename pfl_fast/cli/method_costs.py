@@ -3,6 +3,8 @@
 FLOPs depend on shapes only: each loss is evaluated once per batch size and multiplied by its number of steps.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """``pfl-fast models``: lists all models with feature width and number of parameters."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict, dataclass
 from typing import Any

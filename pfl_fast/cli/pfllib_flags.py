@@ -1,5 +1,7 @@
 """PFLlib's command-line flags: each becomes a setting, an option of the method, a note or an error."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,5 +1,7 @@
 """Progress of a run: a live bar on a terminal, lines in pipes and files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from time import monotonic
 from typing import Any

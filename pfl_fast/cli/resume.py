@@ -1,5 +1,7 @@
 """``pfl-fast resume``: continues an interrupted run, or trains more rounds."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

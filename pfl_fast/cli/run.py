@@ -1,5 +1,7 @@
 """Runs an experiment from the command line: banner, progress, summary, and how to continue after an interruption."""
 
+from __future__ import annotations
+
 import shlex
 import signal
 import sys

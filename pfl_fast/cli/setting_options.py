@@ -1,5 +1,7 @@
 """Command-line options for settings, generated from their dataclass and grouped in ``--help``."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """``pfl-fast train``: trains one method on one data set."""
 
+from __future__ import annotations
+
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path

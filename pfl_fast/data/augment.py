@@ -4,6 +4,8 @@ The augmentation of a sample depends on its key only, not on its batch: it is th
 clients, on any device.
 """
 
+from __future__ import annotations
+
 import math
 
 import torch

@@ -3,6 +3,8 @@
 Data sets of the catalogue are decoded into ``prepared/<name>-<size>``, imported ones are kept in ``imported/<name>``.
 """
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """Catalogue of data sets: origin, terms, files and readers of each."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Catalogue of data sets that consist of domains."""
 
+from __future__ import annotations
+
 from pfl_fast.data.entry import RESEARCH, Download, Entry
 from pfl_fast.data.sources import digits5, image_folders, npz
 from pfl_fast.data.sources.image_folders import Layout

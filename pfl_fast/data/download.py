@@ -1,5 +1,7 @@
 """Downloads files: interrupted downloads are resumed, failed ones retried, complete ones verified."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import http.client

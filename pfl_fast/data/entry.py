@@ -1,5 +1,7 @@
 """Entries of the catalogue of data sets."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pfl_fast.data.sources.raw import Source

@@ -1,5 +1,7 @@
 """Partitions of FL-bench: ``partition.pkl``, a pickled list with the sample indices of each client."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Loads data sets by name: from disk, else by download, else a generated stand-in, which is reported."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

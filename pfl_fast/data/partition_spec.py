@@ -1,5 +1,7 @@
 """Options of a partition. Imports neither NumPy nor torch, so that the command line starts instantly."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pfl_fast.options import option

@@ -4,6 +4,8 @@ Files are read by :func:`pfl_fast.data.unpickle.load_plain`, which executes no c
 programs expect.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import zipfile

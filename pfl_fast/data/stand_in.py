@@ -1,5 +1,7 @@
 """Generated stand-ins for missing data sets, marked in ``source`` and in all results."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Generated data sets that a model learns over several epochs: for tests, demonstrations and stand-ins."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

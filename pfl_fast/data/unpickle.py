@@ -4,6 +4,8 @@ A pickle may call any function that it names. Here it can name only the function
 gets the replacements below, which refuse unusual arguments.
 """
 
+from __future__ import annotations
+
 import pickle
 from typing import Any, BinaryIO
 

@@ -1,5 +1,7 @@
 """Counts the bytes of allocated tensors."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import finalize

@@ -1,5 +1,7 @@
 """Results of a client: the report of its local training, and its scores in tests."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,6 +4,8 @@ Work reads the server's tensors, writes to the clients' state and to the uploads
 never calls back into :mod:`pfl_fast.engine.round`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter

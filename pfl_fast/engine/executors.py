@@ -1,5 +1,7 @@
 """Executors: how clients run side by side. Every client sees the same batches, noise and steps under all of them."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait

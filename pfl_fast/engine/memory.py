@@ -1,5 +1,7 @@
 """Estimate of a run's main memory, before it starts."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields

@@ -1,5 +1,7 @@
 """Inputs of a method's mixture, see :class:`pfl_fast.methods.base.MixtureInputs`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """One communication round, step by step. It knows no method, no executor and no file."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
 import torch

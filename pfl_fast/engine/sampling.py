@@ -1,5 +1,7 @@
 """Sampling of the cohort of a round, a pure function of (seed, round)."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pfl_fast.engine.settings import RoundSettings

@@ -1,5 +1,7 @@
 """Settings of the rounds. All of them determine the results and are saved in checkpoints."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pfl_fast.options import option

@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM: the first one ends the run before the next step, the second one immediately."""
 
+from __future__ import annotations
+
 import signal
 import threading
 from collections.abc import Iterator

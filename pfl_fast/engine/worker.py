@@ -1,5 +1,7 @@
 """A worker: one device with modules, scratch memory and everything needed to train and test a unit of clients."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass

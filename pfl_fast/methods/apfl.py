@@ -7,6 +7,8 @@
 w is averaged as in FedAvg; v and alpha stay at the client.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

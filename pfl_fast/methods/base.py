@@ -10,6 +10,8 @@ and where: ``torch.vmap`` runs the same code for a stack of clients. Losses and 
 values (no ``.item()``, no ``if`` on a tensor), and take their noise from ``batch.seed``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol

@@ -6,6 +6,8 @@ w_g is the received model. A client predicts with v_i, trains v_i before w, and 
 added to the gradient and is not part of the reported loss.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

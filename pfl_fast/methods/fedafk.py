@@ -15,6 +15,8 @@ Then theta_i <- mu theta_i + (1 - mu) theta_G,i, and another epoch steps phi_i b
 fixed. Client i uploads theta_G,i and keeps theta_i, phi_i and mu; it predicts with phi_i(f(x; theta_i)).
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt

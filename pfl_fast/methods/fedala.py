@@ -7,6 +7,8 @@ Then theta_hat is trained, uploaded and averaged as in FedAvg. The first time, W
 later for one epoch per round. After aggregation a client is tested with the theta_hat its next round starts from.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

@@ -7,6 +7,8 @@
 The proximal term is added to the gradient and is not part of the reported loss.
 """
 
+from __future__ import annotations
+
 from copy import deepcopy
 from dataclasses import dataclass
 

@@ -5,6 +5,8 @@
 n_i is the number of training samples of client i, n their sum over the clients whose uploads arrive.
 """
 
+from __future__ import annotations
+
 from pfl_fast.methods.base import ONE_MODEL, Method
 from pfl_fast.methods.parts import Part, shared
 from pfl_fast.models import Backbone

@@ -5,6 +5,8 @@
 All layers are fine-tuned, as is common practice. The simplest baseline of personalised methods.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pfl_fast.methods.base import ADAPTED

@@ -5,6 +5,8 @@
 After the last round each client fine-tunes its model.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pfl_fast.methods.base import PARTS, Method

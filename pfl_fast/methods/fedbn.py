@@ -5,6 +5,8 @@
 On a model without BatchNorm, FedBN is FedAvg.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

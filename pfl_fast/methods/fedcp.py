@@ -11,6 +11,8 @@ Symbols as in the paper; client i, features of width K:
 Client i trains W_i_fe, W_i_hd and its CPN; it uploads W_i_fe, the CPN and (W_hd + W_i_hd) / 2.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

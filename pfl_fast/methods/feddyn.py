@@ -6,6 +6,8 @@
 Both terms of the regulariser are added to the gradient and are not part of the reported loss.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

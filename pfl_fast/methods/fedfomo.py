@@ -8,6 +8,8 @@ its loss on validation samples. The server sums the weights before max(0, .) ove
 models with the largest sums.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

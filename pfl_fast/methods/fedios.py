@@ -15,6 +15,8 @@ With exact projections p_g . p_p is always zero and lam has no effect. It has on
 (``post_activation=relu``), on features before the projection (``reg_on=raw``), or without projections.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

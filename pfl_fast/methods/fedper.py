@@ -5,6 +5,8 @@
 head_i stays at client i.
 """
 
+from __future__ import annotations
+
 from pfl_fast.methods.base import PARTS, Method
 from pfl_fast.methods.parts import Part, personal, shared
 from pfl_fast.models import Backbone

@@ -6,6 +6,8 @@
 w is averaged as in FedAvg; a client predicts with its inherited model p.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

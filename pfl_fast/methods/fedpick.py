@@ -20,6 +20,8 @@ digits-cnn is cut behind its convolutions (``cut=conv``), d = 8192 for 32x32: th
 parameters, each classifier 18 million. ``model_options = cut=conv, head=linear`` builds classifiers of one layer.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

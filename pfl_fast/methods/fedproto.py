@@ -7,6 +7,8 @@
 A client predicts the class whose prototype P_c is nearest.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

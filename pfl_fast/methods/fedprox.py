@@ -5,6 +5,8 @@
 The term is added to the gradient as ``mu (w - w_g)`` and is not part of the reported loss.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pfl_fast.methods.base import Method

@@ -6,6 +6,8 @@
 head_i stays at client i.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

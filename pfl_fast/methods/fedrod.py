@@ -6,6 +6,8 @@
 Extractor and G are averaged; a client predicts with ``G(z) + P(z)``.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

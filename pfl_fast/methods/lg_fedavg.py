@@ -5,6 +5,8 @@
 In warm-up rounds the extractor is averaged too, as in FedAvg.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Local (SingleSet): every client trains alone; the baseline of every method that exchanges models."""
 
+from __future__ import annotations
+
 from pfl_fast.methods.base import ONE_PER_CLIENT, Method
 from pfl_fast.methods.parts import Part, personal
 from pfl_fast.models import Backbone

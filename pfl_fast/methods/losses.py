@@ -1,5 +1,7 @@
 """Losses used by several methods."""
 
+from __future__ import annotations
+
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 

@@ -6,6 +6,8 @@
 w is averaged as in FedAvg.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

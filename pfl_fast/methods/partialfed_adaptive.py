@@ -18,6 +18,8 @@ After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), or the cop
 kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client fine-tunes its W^c.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass

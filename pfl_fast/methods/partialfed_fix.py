@@ -11,6 +11,8 @@ After the last round each client fine-tunes W_init. The strategies are those of
 :mod:`pfl_fast.methods.partialfed_strategies`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

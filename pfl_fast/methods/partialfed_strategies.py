@@ -11,6 +11,8 @@
 Models without stages support full, s1-s4 (all except the head), fc (the head), wo_bn and wo_bn_fc.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

@@ -1,5 +1,7 @@
 """Parts of a client's model: which are trained, which are uploaded, and which the server overwrites."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field

@@ -7,6 +7,8 @@
 beta is the learning rate. A client is tested after one step of size alpha on one of its training batches.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from pfl_fast.methods.base import ADAPTED

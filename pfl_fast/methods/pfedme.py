@@ -7,6 +7,8 @@
 theta starts each round from the received w. A client predicts with theta.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -9,6 +9,8 @@
 A client predicts with m_i.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from copy import deepcopy

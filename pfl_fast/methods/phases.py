@@ -1,5 +1,7 @@
 """Phases of local training: parts to train, loss, number of epochs, and deviations from plain SGD."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol

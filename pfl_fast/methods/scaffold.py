@@ -7,6 +7,8 @@
 c_i stays at client i, which uploads y_i and c_i+ - c_i.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import torch

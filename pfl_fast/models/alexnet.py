@@ -1,5 +1,7 @@
 """AlexNet with BatchNorm and without dropout, as in FedBN (Office-Caltech-10, DomainNet)."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 
 from torch import nn

@@ -1,5 +1,7 @@
 """Backbone: a model split into extractor and head."""
 
+from __future__ import annotations
+
 from torch import Tensor, nn
 
 from pfl_fast.nn import replace_dropout

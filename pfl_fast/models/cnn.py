@@ -1,5 +1,7 @@
 """The 4-layer CNN of FedAvg and the papers that follow it (MNIST, CIFAR, Tiny-ImageNet)."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 
 from torch import nn

@@ -1,5 +1,7 @@
 """The six-layer digits CNN of FedBN, split as in FediOS or FedPick."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 
 from torch import nn

@@ -1,5 +1,7 @@
 """fastText for token sequences (AG News)."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding

@@ -1,5 +1,7 @@
 """Backbones from torchvision's models; torchvision is imported on first use."""
 
+from __future__ import annotations
+
 import http.client
 from typing import Any, TypeVar
 

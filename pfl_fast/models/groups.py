@@ -1,5 +1,7 @@
 """Groups of tensors for PartialFed, which loads each group either from the global or from the local model."""
 
+from __future__ import annotations
+
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.models.base import Backbone
 from pfl_fast.models.normalisation import batch_norm_tensors

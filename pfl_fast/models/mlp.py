@@ -1,5 +1,7 @@
 """Multilayer perceptron, for features and for images too small for convolutions."""
 
+from __future__ import annotations
+
 import math
 from collections import OrderedDict
 from collections.abc import Sequence

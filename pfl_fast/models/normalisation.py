@@ -1,5 +1,7 @@
 """Tensors of BatchNorm layers, found by the type of the module rather than its name."""
 
+from __future__ import annotations
+
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm

@@ -1,5 +1,7 @@
 """Checks of model options."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Backbones from user models: a module, class, factory function or ``"package.module:attribute"``."""
 
+from __future__ import annotations
+
 import copy
 import importlib
 import sys

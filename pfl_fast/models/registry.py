@@ -1,5 +1,7 @@
 """Registry of models by name, and the default model of a data set."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Splits user modules into extractor and head by the name of the head, and checks the split by running it."""
 
+from __future__ import annotations
+
 import copy
 
 import torch

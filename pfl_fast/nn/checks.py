@@ -1,5 +1,7 @@
 """Checks of the arguments of modules."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 
 

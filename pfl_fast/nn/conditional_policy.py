@@ -8,6 +8,8 @@ Zhang et al., "FedCP: Separating Feature Information for Personalized Federated 
 KDD 2023.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import torch

@@ -1,5 +1,7 @@
 """Convolution, ReLU and max-pooling as one layer."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from torch import Tensor, nn

@@ -1,5 +1,7 @@
 """FedPick's feature selector, which chooses each sample's features that are relevant to the client."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

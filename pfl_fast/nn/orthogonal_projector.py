@@ -5,6 +5,8 @@ A_0 = Q[:, :r]  (generic)                     A_i = Q[:, i r : (i + 1) r],  i = 
 P_i = A_i A_i^T: symmetric, P_i^2 = P_i, P_i P_j = 0, trace r
 """
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 

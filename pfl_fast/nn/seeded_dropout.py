@@ -3,6 +3,8 @@
 In training mode ``y = keep * x / (1 - p)`` with ``keep = philox_uniform(seed ^ hash(salt)) >= p``, otherwise ``y = x``.
 """
 
+from __future__ import annotations
+
 import hashlib
 import sys
 from typing import Any

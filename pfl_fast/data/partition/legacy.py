@@ -4,6 +4,8 @@
 partition, then :func:`split` of one client after the other.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import NDArray
 

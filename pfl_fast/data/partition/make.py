@@ -1,5 +1,7 @@
 """Makes a partition from a data set and its options."""
 
+from __future__ import annotations
+
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any

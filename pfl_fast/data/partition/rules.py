@@ -1,5 +1,7 @@
 """Partition rules: pure functions from labels, domains and a seed to the sample indices of each client."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import NDArray
 

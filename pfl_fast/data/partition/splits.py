@@ -1,5 +1,7 @@
 """Splits the samples of each client into training, test and validation samples."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,6 +5,8 @@ Tokens: 0 is padding, 1 the class token at the start of each text, 2 an unknown 
 follow by decreasing frequency, ties in alphabetical order.
 """
 
+from __future__ import annotations
+
 import csv
 import re
 from collections import Counter

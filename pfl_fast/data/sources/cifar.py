@@ -1,5 +1,7 @@
 """CIFAR-10 and CIFAR-100: the python or binary archive, or its unpacked folder. Pickles are not executed."""
 
+from __future__ import annotations
+
 import io
 import tarfile
 import zlib

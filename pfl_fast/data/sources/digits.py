@@ -1,5 +1,7 @@
 """scikit-learn's handwritten digits: 1797 images of 8x8 pixels, installed with scikit-learn."""
 
+from __future__ import annotations
+
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -13,6 +13,8 @@ MNIST-M        Digit-Five's ``mnistm_with_label.mat``
 =============  =========================================================================================================
 """
 
+from __future__ import annotations
+
 import bz2
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The idx format of MNIST and Fashion-MNIST: four files, gzipped or not."""
 
+from __future__ import annotations
+
 import gzip
 import zlib
 from collections.abc import Callable

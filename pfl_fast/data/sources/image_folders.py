@@ -1,5 +1,7 @@
 """Image files of several domains: ``<domain>/<class>/<image>``, in folders or zip archives, at any depth."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath

@@ -1,5 +1,7 @@
 """Decodes images, resizes them and converts between grey and colour."""
 
+from __future__ import annotations
+
 import io
 from typing import Any
 

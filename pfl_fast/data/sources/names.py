@@ -1,5 +1,7 @@
 """Names of classes in the order of the labels, for files that do not hold them."""
 
+from __future__ import annotations
+
 DIGITS = tuple("0123456789")
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

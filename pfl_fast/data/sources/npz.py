@@ -7,6 +7,8 @@
 Images are uint8 ``[N, H, W]`` or ``[N, H, W, C]``; ``classes`` may hold the names of classes.
 """
 
+from __future__ import annotations
+
 import zipfile
 import zlib
 from collections.abc import Callable

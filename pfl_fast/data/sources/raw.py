@@ -1,5 +1,7 @@
 """Result of every source: all labels, and samples in blocks that are decoded on demand."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -6,6 +6,8 @@ the labels of the real one are not published. Classes are numbered by sorted wni
 torchvision's ImageFolder. Folders of ``train/`` that are not in ``wnids.txt`` are left out and reported.
 """
 
+from __future__ import annotations
+
 from pathlib import Path, PurePosixPath
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Files in folders and zip archives under one naming scheme; archives are not unpacked to disk."""
 
+from __future__ import annotations
+
 import os
 import zipfile
 import zlib

@@ -4,6 +4,8 @@ An SGD step is ``W - lr (dL/dy)^T x``, one pass over W. The gradient is material
 memory that is reused: for layers of millions of weights, allocating it costs more than the product.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """Runs a method's code on given tensors: bound to modules for one client, under ``torch.vmap`` for a stack."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

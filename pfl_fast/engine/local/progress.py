@@ -1,5 +1,7 @@
 """Progress of local training: steps, losses and recorded quantities of one client or of a stack."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
 """Events of a run. The round loop calls listeners without knowing their classes."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, Protocol
 

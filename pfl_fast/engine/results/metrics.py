@@ -5,6 +5,8 @@ class (NaN: no value), or None without a value. :data:`METRICS` holds the built-
 adds a user's.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

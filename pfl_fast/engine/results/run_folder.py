@@ -8,6 +8,8 @@ summary.json     best, last and mean of the last five of each accuracy
 checkpoint/      see :mod:`pfl_fast.engine.state.checkpoint`
 """
 
+from __future__ import annotations
+
 import csv
 import json
 from collections import Counter

@@ -7,6 +7,8 @@ Each file is written under a temporary name, flushed and renamed, so it is eithe
 checkpoints are kept. The digest detects truncated and edited files; the checkpoint before is used instead.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re

@@ -4,6 +4,8 @@ Blocks are allocated without touching them, so memory grows with the clients tha
 blocks are sparse memory-mapped files.
 """
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Iterable
 from pathlib import Path

@@ -3,6 +3,8 @@
 Built once from a method's parts and the BatchNorm policy. The engine handles tensors by this table alone.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """The state of a run: everything a checkpoint holds."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 from pfl_fast.engine.client_results import LocalReport, Score
