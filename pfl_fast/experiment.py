@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +17,7 @@ from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.engine.client_results import Bests, LocalReport
-from pfl_fast.engine.executors import choose_executor, make_executor
+from pfl_fast.engine.executors import EXECUTORS, choose_executor
 from pfl_fast.engine.local.arithmetic import arithmetic
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
@@ -31,6 +32,7 @@ from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.stopping import stop_on_signals
+from pfl_fast.engine.worker import Worker
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Tensors
@@ -152,9 +154,10 @@ class Experiment:
             name = choose_executor(s.executor, devices, problem)
             if problem:
                 self.log(f"Clients are trained one by one: {problem}")
-            executor = make_executor(
-                name, devices, s.workers, s.stack, self.part_table, self.method, self.data, self.metrics
+            make_worker = partial(
+                Worker, part_table=self.part_table, method=self.method, data=self.data, metrics=self.metrics
             )
+            executor = EXECUTORS[name](devices, s.workers, s.stack, make_worker)
             self._stack.callback(executor.close)
             self._round = Round(s, self.part_table, self.method, self.data, state, executor, self._client_done)
         return self._round

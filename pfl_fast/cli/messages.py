@@ -22,10 +22,14 @@ BYTES = {"float32": 4, "float64": 8}
 
 def banner(experiment: Experiment, folder: Path) -> str:
     """Returns the description of the run, printed before its first round."""
+    dataset, partition, sizes = experiment.dataset, experiment.partition, experiment.data.train_sizes
+    shape = "x".join(map(str, dataset.input_shape))
     facts = {
         "method": f"{experiment.method_class.title}: {experiment.method_class.summary}",
-        "data": data_line(experiment),
-        "partition": partition_line(experiment),
+        "data": f"{dataset.name} ({dataset.source}): {len(dataset):,} samples of {shape}, "
+        f"{len(dataset.classes)} classes",
+        "partition": f"{partition.rule}, {partition.clients} clients with {sizes.min():,} to {sizes.max():,} training "
+        f"samples, hash {partition.hash[:12]}",
         "model": model_line(experiment),
         "rounds": rounds_line(experiment),
         "executor": executor_line(experiment),
@@ -34,20 +38,6 @@ def banner(experiment: Experiment, folder: Path) -> str:
     }
     lines = [f"{click.style(f'{name:10}', bold=True)}{text}" for name, text in facts.items()]
     return "\n".join([*lines, *stand_in_warning(experiment)])
-
-
-def data_line(experiment: Experiment) -> str:
-    """Returns name, source, size and shape of the data set."""
-    dataset = experiment.dataset
-    shape = "x".join(map(str, dataset.input_shape))
-    return f"{dataset.name} ({dataset.source}): {len(dataset):,} samples of {shape}, {len(dataset.classes)} classes"
-
-
-def partition_line(experiment: Experiment) -> str:
-    """Returns rule, client sizes and hash of the partition; equal partitions have equal hashes."""
-    partition, sizes = experiment.partition, experiment.data.train_sizes
-    share = f"{experiment.data.clients} clients with {sizes.min():,} to {sizes.max():,} training samples"
-    return f"{partition.rule}, {share}, hash {partition.hash[:12]}"
 
 
 def model_line(experiment: Experiment) -> str:
@@ -101,11 +91,7 @@ def one_line_summary(experiment: Experiment, folder: Path) -> str:
 def final_summary(experiment: Experiment, folder: Path, seconds: float, arguments: Sequence[str]) -> str:
     """Returns accuracies, speed, traffic, the folder of results and commands to try next.
 
-    Args:
-        experiment: experiment whose rounds are done.
-        folder: folder of the run.
-        seconds: duration of this command.
-        arguments: command-line arguments that repeat the settings of the run with another method.
+    ``arguments`` are the command-line arguments that repeat the settings of the run with another method.
     """
     summary = experiment.summary()
     data = f"{experiment.dataset.name} ({experiment.dataset.source})"

@@ -78,7 +78,20 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class GroupedCommand(click.Command):
-    """Lists options by group in ``--help``; options without a group come last."""
+    """Lists options by group in ``--help``, options without a group last, and explains unknown options."""
+
+    def remedy(self, name: str) -> str:
+        """Returns the end of the error about the unknown option ``name``; empty: click's own error."""
+        raise NotImplementedError
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if remedy := self.remedy(error.option_name.lstrip("-").replace("-", "_")):
+                raise click.UsageError(f"{error.option_name} {remedy}", ctx) from None
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options of ``--help``."""

@@ -33,33 +33,19 @@ PFLlib's flags (-data -m -nc -gr -lbs -lr -ls -jr -lam ...) are accepted too.
 class TrainCommand(GroupedCommand):
     """Points to ``--set`` if an option of a method is given as an option of the command."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the command line."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-").replace("-", "_")
-            owners = methods_with(name)
-            if owners:
-                raise click.UsageError(
-                    f"{error.option_name} is an option of {', '.join(owners)}; write --set {name}=VALUE", ctx
-                ) from None
-            raise
+    def remedy(self, name: str) -> str:
+        """Returns the methods with an option ``name``."""
+        from pfl_fast.methods import METHODS
+
+        owners = [n for n, method in METHODS.items() if name in {f.name for f in fields(method.Options)}]
+        return f"is an option of {', '.join(owners)}; write --set {name}=VALUE" if owners else ""
 
 
-def methods_with(option: str) -> list[str]:
-    """Returns the names of all methods with an option of this name."""
-    from pfl_fast.methods import METHODS
-
-    return [name for name, method in METHODS.items() if option in {f.name for f in fields(method.Options)}]
+# --local_epochs is accepted as --local-epochs.
+DASHES = {"token_normalize_func": lambda token: token.replace("_", "-")}
 
 
-def with_dashes(token: str) -> str:
-    """Accepts ``--local_epochs`` as ``--local-epochs``."""
-    return token.replace("_", "-")
-
-
-@click.command(cls=TrainCommand, epilog=EXAMPLES, context_settings={"token_normalize_func": with_dashes})
+@click.command(cls=TrainCommand, epilog=EXAMPLES, context_settings=DASHES)
 @click.argument("method", required=False)
 @setting_options(SETTINGS)
 @click.option("--preset", metavar="NAME", help="named set of values of the method, such as official")

@@ -30,14 +30,7 @@ class Round:
 
     1. sample the cohort   2. train clients   3. aggregate   4. distribute   5. evaluate   6. record
 
-    Args:
-        settings: settings of the rounds.
-        part_table: the part table.
-        method: the method.
-        data: client data.
-        clients: stored state of the clients.
-        executor: runs the work of the clients.
-        on_client: called after each client's training: number of clients done, of how many, the client's report.
+    ``on_client`` is called after each client's training: number of clients done, of how many, the client's report.
     """
 
     def __init__(

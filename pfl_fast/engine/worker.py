@@ -50,11 +50,7 @@ class Worker:
 
     Args:
         runner_class: runs one client or a stack of clients.
-        part_table: the part table.
-        method: the method.
-        data: client data.
         metrics: metrics of the tests, by name.
-        device: device of the worker.
         stop: asked between training steps; True ends the run.
     """
 
@@ -95,15 +91,7 @@ class Worker:
     def test(
         self, runner: Runner, clients: Sequence[int], tensors: Tensors, split: str, settings: TestSettings
     ) -> list[Score]:
-        """Returns the score of each client's model on its own samples of ``split``.
-
-        Args:
-            runner: the worker's runner for the unit.
-            clients: numbers of the clients.
-            tensors: tensors of the unit.
-            split: ``"test"``, ``"validation"`` or ``"train"``.
-            settings: settings of the test.
-        """
+        """Returns the score of each client of a unit on its own samples of ``split``."""
         predict = with_bf16_products(self.method.predict, settings.bf16)
         outputs = runner.logits(predict, clients, tensors, split, settings.noise)
         return [self._score(logits, labels, settings.whole_batches) for logits, labels in outputs]

@@ -144,6 +144,22 @@ def without_values(module: Module) -> Module:
     return deepcopy(module, meta)
 
 
+class Values(nn.Module):
+    """Holds tensors as attributes: parameters, which phases may train, and buffers; None stays None.
+
+    >>> [name for name, _ in Values(mean=Tensor([0.0])).named_buffers()]
+    ['mean']
+    """
+
+    def __init__(self, **tensors: Tensor | None) -> None:
+        super().__init__()
+        for name, tensor in tensors.items():
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(name, tensor)
+            else:
+                self.register_buffer(name, tensor)
+
+
 class Client(nn.Module):
     """One client's parts, as attributes: ``client.head(client.extractor(x))``."""
 
@@ -151,6 +167,13 @@ class Client(nn.Module):
         super().__init__()
         for name, module in parts.items():
             self.add_module(name, module)
+
+
+def apply(client: Client, parts: Iterable[str], x: Tensor) -> Tensor:
+    """Returns the output of the named parts, applied to ``x`` one after the other."""
+    for part in parts:
+        x = client.get_submodule(part)(x)
+    return x
 
 
 def part_of(tensors: Mapping[str, Tensor], part: str) -> Tensors:

@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from pfl_fast.engine.executors.base import Executor
+from pfl_fast.engine.executors import Executor
 from pfl_fast.ops import backend
 
 READ_VALUE = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}  # the host waits for a value

@@ -40,18 +40,12 @@ class RunFolder(Listener):
     Args:
         folder: folder of the run.
         seconds: seconds between checkpoints; 0: a checkpoint after every round.
-
-    Attributes:
-        metrics: file with one JSON object per round.
-        clients: file with one row per client and evaluated round.
-        checkpoints: folder of the checkpoints.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self.folder, self.seconds = folder, seconds
-        self.metrics, self.clients, self.checkpoints = (
-            folder / n for n in ("metrics.jsonl", "clients.csv", "checkpoint")
-        )
+        self.metrics, self.clients = folder / "metrics.jsonl", folder / "clients.csv"
+        self.checkpoints = folder / "checkpoint"
         self._saved_at = monotonic()
         self._saved_round = -1
         self._columns: list[str] = []

@@ -42,15 +42,7 @@ class OnDevice(Mapping[str, Tensor]):
 
 
 class ClientState:
-    """Stored tensors of all clients.
-
-    Args:
-        part_table: the part table.
-        method: the method, for initial values.
-        clients: number of clients N.
-        seed: seed of the run.
-        folder: folder of memory-mapped blocks; None: blocks are in memory.
-    """
+    """Stored tensors of all clients, in ``folder`` as memory-mapped blocks, or in memory if it is None."""
 
     def __init__(
         self, part_table: PartTable, method: Method, clients: int, seed: int, folder: Path | None = None
