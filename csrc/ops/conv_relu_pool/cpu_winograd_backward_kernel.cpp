@@ -92,8 +92,8 @@ class WinogradWeightGradient {
       winograd_.read_pixels(p_.x, client, first, count, pixels_);
       grads.read(first, count, grads_);
       for (int position = 0; position < kPositions; ++position) {
-        multiply<A>(pixels_.transposed(position), grads_.template matrix<const A>(position), s.channels, count,
-                    grads_.columns, sums_.matrix(position), first > 0);
+        multiply(pixels_.transposed(position), grads_.template matrix<const A>(position), s.channels, count,
+                 grads_.columns, sums_.matrix(position), first > 0);
       }
     }
     for (int64_t output = 0; output < grads_.columns; output += Lanes<A>::kCount) {
@@ -172,8 +172,8 @@ class WinogradInputGradient {
       const int64_t count = min(kConvTiles, end - first);
       grads.read(first, count, grads_);
       for (int position = 0; position < kPositions; ++position) {
-        multiply<A>(grads_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
-                    p_.sizes.outputs, winograd_.channels, tiles_.matrix(position), false);
+        multiply(grads_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
+                 p_.sizes.outputs, winograd_.channels, tiles_.matrix(position), false);
       }
       for (int64_t tile = 0; tile < count; ++tile) {
         const auto at = winograd_.tile_origin(first + tile);

@@ -29,8 +29,8 @@ class WinogradForward {
     const ConvReluPoolSizes& s = p_.sizes;
     winograd_.read_pixels(p_.x, client, first, count, pixels_);
     for (int position = 0; position < kPositions; ++position) {
-      multiply<A>(pixels_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
-                  s.channels, winograd_.outputs, sums_.matrix(position), false);
+      multiply(pixels_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
+               s.channels, winograd_.outputs, sums_.matrix(position), false);
     }
     for (int64_t tile = 0; tile < count; ++tile) {
       for (int64_t output = 0; output < s.outputs; output += Lanes<A>::kCount) {
