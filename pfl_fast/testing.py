@@ -19,9 +19,13 @@ def assert_close(actual: Tensor, expected: Tensor, what: str = "", scale: float 
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are equal bit for bit, NaNs included."""
+    """Returns True if two tensors are equal bit for bit, NaNs included.
+
+    >>> same_bits(torch.zeros(4)[::4], -torch.zeros(1))
+    False
+    """
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().flatten().view(torch.uint8)
+    return tensor.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)

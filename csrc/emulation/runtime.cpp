@@ -65,6 +65,7 @@ struct Shared {
 struct State {
   // Set by the test.
   uint64_t seed = 0;
+  unsigned grid_limit = 65535;  // of the y and z dimensions
 
   dim3 grid, block;
   const std::function<void()>* body = nullptr;
@@ -224,9 +225,11 @@ void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
   s.error = cudaSuccess;
   s.message.clear();
   const unsigned threads = block.x * block.y * block.z;
-  if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) {
+  if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > s.grid_limit ||
+      grid.z > s.grid_limit) {
     s.error = cudaErrorInvalidValue;
-    s.message = "a launch needs 1 to 1024 threads and a grid of at least one block, y and z at most 65535";
+    s.message = "a launch needs 1 to 1024 threads and a grid of at least one block, y and z at most " +
+                std::to_string(s.grid_limit);
     return;
   }
   s.grid = grid;
@@ -366,6 +369,10 @@ void* dynamic_shared() {
 extern "C" {
 void pfl_emulation_schedule(uint64_t seed) {
   emulation::state().seed = seed;
+}
+// Lowers the limit of the y and z dimensions of a grid, 65,535 on hardware, to test kernels with small tensors.
+void pfl_emulation_limit_grid(unsigned limit) {
+  emulation::state().grid_limit = limit;
 }
 const char* pfl_emulation_message() {
   return emulation::state().message.c_str();

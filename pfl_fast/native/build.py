@@ -381,7 +381,7 @@ def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) 
 
     for source in [name for name in names if name.suffix in {".cpp", ".cu"}]:
         stem = "_".join(source.with_suffix("").parts)
-        if source.stem.startswith("cuda"):
+        if source.suffix == ".cu" or source.stem.startswith("cuda"):
             if plan.cuda:
                 compile_one("nvcc" if source.suffix == ".cu" else "cxx", source, f"{stem}.o")
         elif source.stem.endswith("_kernel"):

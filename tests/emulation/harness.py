@@ -77,6 +77,10 @@ class Emulator:
         else:
             self._run_sanitized(calls)
 
+    def limit_grid(self, limit: int) -> None:
+        """Sets the limit of the y and z dimensions of a grid; for variants that run in this process."""
+        self._loaded.pfl_emulation_limit_grid(ctypes.c_uint(limit))
+
     def traffic(self, calls: Sequence[Call]) -> tuple[int, int]:
         """Returns the bytes moved between tensors and blocks, and their minimum; for the meter variant only."""
         self._loaded.pfl_meter_reset()

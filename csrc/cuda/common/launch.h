@@ -5,6 +5,8 @@
 
 #include "common/check.h"
 
+extern "C" const char* pfl_cuda_error_string(int error);
+
 namespace pfl {
 
 class Launch {
@@ -19,7 +21,8 @@ class Launch {
   template <class Problem>
   void operator()(int (*launcher)(const Problem*, void*), const Problem& problem) const {
     const int error = launcher(&problem, stream_);
-    PFL_CHECK(error == 0, op_, ": the CUDA kernel could not be launched, cudaError_t ", error);
+    PFL_CHECK(error == 0, op_, ": the CUDA kernel could not be launched: ", pfl_cuda_error_string(error),
+              " (cudaError_t ", error, ")");
   }
 
  private:

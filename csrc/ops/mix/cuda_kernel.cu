@@ -174,11 +174,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Block (row, segment): each lane sums every kWarp-th tile of the segment's tensors, then the lanes are added.
+// A block adds one row and segment: each lane sums every kWarp-th tile of the segment's tensors, then the lanes are added.
 __global__ void __launch_bounds__(kWarp)
     sum_tiles_kernel(const TensorList s, const double* partial, double* grad_choice) {
-  const int64_t row = blockIdx.x;
-  const int segment = static_cast<int>(blockIdx.y);
+  const int64_t row = blockIdx.x / s.segments;
+  const int segment = static_cast<int>(blockIdx.x % s.segments);
   double sum = 0;
   for (int t = 0; t < s.count; ++t) {
     if (s.segment[t] != segment) {
@@ -253,7 +253,7 @@ int run(const MixBackward& p, cudaStream_t stream) {
         PFL_LAUNCH((mix_backward_kernel<T, kElementwise>), dim3(static_cast<unsigned>(tiles)), dim3(kThreads), 0,
                    stream, s, p.grad_local != nullptr, p.grad_global != nullptr, p.grad_choices != nullptr, partial);
         if (partial) {
-          const dim3 grid(static_cast<unsigned>(p.in.rows[0]), static_cast<unsigned>(p.in.segments));
+          const dim3 grid(static_cast<unsigned>(p.in.rows[0] * p.in.segments));  // gridDim.y has a limit of 65,535
           PFL_LAUNCH(sum_tiles_kernel, grid, dim3(kWarp), 0, stream, s, partial, p.grad_choice);
           partial += tiles;
         }

@@ -27,14 +27,19 @@ struct BlockSamples {
   const T* basis;
 };
 
+__host__ __device__ __forceinline__ int64_t blocks_per_client(const ProjectSizes& sizes) {
+  return (sizes.samples + kSamples - 1) / kSamples;
+}
+
 template <class T>
 __device__ BlockSamples<T> block_samples(const ProjectSizes& sizes, const Subspace& space) {
-  const int64_t client = blockIdx.x, first = int64_t{blockIdx.y} * kSamples;
+  const int64_t blocks = blocks_per_client(sizes);
+  const int64_t client = blockIdx.x / blocks, first = blockIdx.x % blocks * kSamples;
   return {client * sizes.samples + first, static_cast<int>(min(kSamples, sizes.samples - first)),
           static_cast<const T*>(space.basis) + client * space.stride};
 }
 
-// coordinates = values * basis. One lane per column; each warp sums every kWarps-th feature; warps are added in order.
+// coordinates = values * basis, visible to the block after the next barrier. One lane per column; each warp sums every kWarps-th feature; warps are added in order.
 template <class T, class Load>
 __device__ void find_coordinates(const ProjectSizes& sizes, const Subspace& space, const BlockSamples<T>& block,
                                  const Scratch<accumulate_t<T>>& scratch, const Load& load) {
@@ -68,7 +73,6 @@ __device__ void find_coordinates(const ProjectSizes& sizes, const Subspace& spac
       coordinates[warp * space.padded_rank + k] = total;
     }
   }
-  __syncthreads();  // make all coordinates visible
 }
 static_assert(kWarps == kSamples, "a warp adds up the coordinates of one sample");
 
@@ -85,7 +89,7 @@ __device__ void expand(const ProjectSizes& sizes, const Subspace& space, const B
   for (int64_t first = 0; first < space.rank; first += kDepth) {
     const int depth = static_cast<int>(min(kDepth, space.rank - first));
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    __syncthreads();  // wait for reads of the previous tile
+    __syncthreads();  // wait for all coordinates and for reads of the previous tile
 #pragma unroll 4
     for (int row = warp; row < kThreads; row += kWarps) {
       const bool exists = begin + row < sizes.features && lane < depth;
@@ -118,7 +122,7 @@ struct Features {
   }
 };
 
-// Block (client, samples).
+// A block computes kSamples samples of one client.
 template <class T>
 __global__ void __launch_bounds__(kThreads) project_kernel(const OrthogonalProject problem) {
   using A = accumulate_t<T>;
@@ -151,7 +155,7 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const OrthogonalProje
       }
     }
   }
-  __syncthreads();  // wait for reads of `partial`
+  __syncthreads();  // wait for reads of `partial`: without features no other barrier follows them
 #pragma unroll
   for (int s = 0; s < kSamples; ++s) {
     const A sum = warp_sum(inner[s]);
@@ -191,7 +195,7 @@ struct CotangentOf {
   }
 };
 
-// Block (client, samples).
+// A block computes kSamples samples of one client.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const ProjectSizes sizes, const Subspace space, const CotangentOf<T> cotangent, T* grad) {
@@ -217,7 +221,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 dim3 grid_of(const ProjectSizes& sizes) {
-  return dim3(static_cast<unsigned>(sizes.clients), static_cast<unsigned>((sizes.samples + kSamples - 1) / kSamples));
+  return dim3(static_cast<unsigned>(sizes.clients * blocks_per_client(sizes)));  // gridDim.y has a limit of 65,535
 }
 
 template <class T>
