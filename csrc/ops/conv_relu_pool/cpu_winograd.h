@@ -15,16 +15,13 @@ namespace {
 // keeps equal offsets from mapping to the same few cache sets.
 template <class A>
 struct Positions {
-  A* data;
   int64_t columns, size;  // row stride and matrix stride
+  A* data;
 
-  Positions(A* memory, int64_t rows, int64_t columns)
-      : data(memory), columns(columns), size(rows * columns + kConvCacheLine) {
+  Positions(int64_t rows, int64_t columns, Scratch& scratch)
+      : columns(columns), size(rows * columns + kConvCacheLine), data(scratch.take<A>(kPositions * size)) {
   }
 
-  A* end() const {
-    return data + kPositions * size;
-  }
   A* at(int64_t row, int64_t column) const {
     return data + row * columns + column;
   }
