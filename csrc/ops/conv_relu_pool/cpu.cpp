@@ -4,10 +4,8 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kWorkPerThread = 1 << 18;  // products below which waking a thread costs more than it saves
-
 int64_t grain(int64_t work) {
-  return std::max<int64_t>(1, kWorkPerThread / std::max<int64_t>(1, work));
+  return std::max<int64_t>(1, kConvWorkPerThread / std::max<int64_t>(1, work));
 }
 
 // Number of products per output channel of a sample, for one pixel of each pooling window.

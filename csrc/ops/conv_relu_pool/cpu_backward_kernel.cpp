@@ -146,11 +146,7 @@ void add_taps(int64_t kernel, int64_t count, const A* plane, int64_t pitch, cons
               int64_t pixels, A* sums, int64_t stride) {
   with_kernel(kernel, [&](auto constant) {
     constexpr int kKernel = decltype(constant)::value;
-#if defined(__AVX2__)
-    constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // output channels whose sums fit into registers
-#else
-    constexpr int kChannels = 1;
-#endif
+    constexpr int kChannels = kKernel <= 5 ? kConvTapChannels : 1;
     for (int64_t j = 0; j < count; j += kChannels) {
       TapSums<A, kKernel, kChannels>::add(plane, pitch, grads + j, offsets + j, pixels, sums + j * stride, stride);
     }

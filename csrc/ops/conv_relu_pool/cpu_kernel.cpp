@@ -6,13 +6,6 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Neighbouring pooling windows per register tile.
-#if defined(__AVX512F__)
-constexpr int kWindows = 2;
-#else
-constexpr int kWindows = 1;
-#endif
-
 // Packed biases and kernels of a client: for each tap all output channels, zero-padded to whole vectors.
 template <class A>
 struct Weights {
@@ -120,8 +113,8 @@ class Convolution {
   void run() const {
     for (int64_t y = 0; y < s_.pooled_height; ++y) {
       int64_t x = 0;
-      for (; x + kWindows <= s_.pooled_width; x += kWindows) {
-        windows<kWindows>(y, x);
+      for (; x + kConvWindows <= s_.pooled_width; x += kConvWindows) {
+        windows<kConvWindows>(y, x);
       }
       for (; x < s_.pooled_width; ++x) {
         windows<1>(y, x);

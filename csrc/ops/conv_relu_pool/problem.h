@@ -5,13 +5,13 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/conv_relu_pool/tuning.h"
 
 namespace pfl {
 
 constexpr int64_t kConvMaxKernel = 7;
 constexpr int64_t kConvMaxValues = int64_t{1} << 24;  // values per sample, so that offsets fit into 32 bits
 constexpr int64_t kConvWinogradKernel = 5;            // kernel size of the Winograd path
-constexpr int64_t kConvWinogradChannels = 8;          // fewest input channels of the Winograd path
 constexpr uint8_t kConvInactive = 4;                  // index where ReLU returned 0; 0 to 3 are positions in the window
 
 // C clients with b samples each: c input channels of h x w pixels, o output channels. Each client has its own kernels.
@@ -57,9 +57,6 @@ struct ConvReluPoolBackward {
   int64_t parts_per_client;
   int64_t samples_per_part;
 };
-
-constexpr int64_t kConvOutputs = 16;  // output channels per CPU task of grad_weight
-constexpr int64_t kConvTiles = 48;    // Winograd tiles multiplied at once: their matrices stay in cache
 
 namespace {  // one copy per instruction set, see cpu/simd/convert.h
 

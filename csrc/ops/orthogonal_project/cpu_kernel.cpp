@@ -10,9 +10,6 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-constexpr int64_t kDepth = 128;  // terms per pass: both operands stay in cache
-constexpr int64_t kBlock = 64;   // features of g and p per block of results
-
 template <class A>
 int64_t whole_vectors(int64_t count) {
   return (count + Lanes<A>::kCount - 1) / Lanes<A>::kCount * Lanes<A>::kCount;
@@ -22,10 +19,10 @@ int64_t whole_vectors(int64_t count) {
 template <class T, class A>
 void pack(const T* basis, int64_t rank, int64_t depth, int64_t count, A* panel) {
   for (int64_t i = 0; i < depth; ++i) {
-    A buffer[kBlock];
+    A buffer[kProjectBlock];
     const A* row = widen(basis + i * rank, count, buffer);
     for (int64_t k = 0; k < count; k += Lanes<A>::kCount) {
-      Lanes<A>::store(Lanes<A>::load(row + k, count - k), panel + i * kBlock + k);
+      Lanes<A>::store(Lanes<A>::load(row + k, count - k), panel + i * kProjectBlock + k);
     }
   }
 }
@@ -35,7 +32,7 @@ template <class T, class A>
 void pack_transposed(const T* basis, int64_t rank, int64_t count, int64_t depth, A* panel) {
   constexpr int64_t kCount = Lanes<A>::kCount;
   for (int64_t first = 0; first < count; first += kCount) {
-    A buffers[kCount][kDepth];
+    A buffers[kCount][kProjectDepth];
     const A* row[kCount];
     for (int64_t r = 0; r < kCount; ++r) {
       row[r] = buffers[r];
@@ -45,7 +42,7 @@ void pack_transposed(const T* basis, int64_t rank, int64_t count, int64_t depth,
         std::memset(buffers[r], 0, sizeof buffers[r]);
       }
     }
-    transpose_rows(row, depth, panel + first, kBlock);
+    transpose_rows(row, depth, panel + first, kProjectBlock);
   }
 }
 
@@ -71,33 +68,34 @@ struct Projection {
   template <class Load>
   void find_coordinates(Load load) const {
     std::memset(coordinates.data, 0, static_cast<size_t>(rows * coordinates.row) * sizeof(A));
-    for (int64_t begin = 0; begin < features; begin += kDepth) {
-      const int64_t depth = min(kDepth, features - begin);
+    for (int64_t begin = 0; begin < features; begin += kProjectDepth) {
+      const int64_t depth = min(kProjectDepth, features - begin);
       const Matrix<const A> values = load(begin, depth);
       int64_t k = 0;
       if constexpr (sizeof(T) == sizeof(A)) {
         k = rank / kCount * kCount;
         multiply(values, {basis + begin * rank, rank, 1}, rows, depth, k, coordinates, true);
       }
-      for (; k < rank; k += kBlock) {
-        const int64_t count = min(kBlock, rank - k);
-        A panel[kDepth * kBlock];
+      for (; k < rank; k += kProjectBlock) {
+        const int64_t count = min(kProjectBlock, rank - k);
+        A panel[kProjectDepth * kProjectBlock];
         pack(basis + begin * rank + k, rank, depth, count, panel);
-        multiply(values, {panel, kBlock, 1}, rows, depth, whole_vectors<A>(count), shifted(k), true);
+        multiply(values, {panel, kProjectBlock, 1}, rows, depth, whole_vectors<A>(count), shifted(k), true);
       }
     }
   }
 
-  // block[r][0 .. kBlock) = coordinates * basis^T from feature `begin` on, zero-padded.
-  void expand(int64_t begin, A (*block)[kBlock]) const {
-    const int64_t count = min(kBlock, features - begin), columns = whole_vectors<A>(count);
+  // block[r][0 .. kProjectBlock) = coordinates * basis^T from feature `begin` on, zero-padded.
+  void expand(int64_t begin, A (*block)[kProjectBlock]) const {
+    const int64_t count = min(kProjectBlock, features - begin), columns = whole_vectors<A>(count);
     std::memset(block, 0, static_cast<size_t>(rows) * sizeof *block);
-    for (int64_t k = 0; k < rank; k += kDepth) {
-      const int64_t depth = min(kDepth, rank - k);
-      A panel[kDepth * kBlock];
+    for (int64_t k = 0; k < rank; k += kProjectDepth) {
+      const int64_t depth = min(kProjectDepth, rank - k);
+      A panel[kProjectDepth * kProjectBlock];
       pack_transposed(basis + begin * rank + k, rank, count, depth, panel);
       const Matrix<A> left = shifted(k);
-      multiply({left.data, left.row, 1}, {panel, kBlock, 1}, rows, depth, columns, {block[0], kBlock, 1}, true);
+      multiply({left.data, left.row, 1}, {panel, kProjectBlock, 1}, rows, depth, columns, {block[0], kProjectBlock, 1},
+               true);
     }
   }
 
@@ -108,14 +106,14 @@ struct Projection {
 
 template <class A>
 void relu(A* values) {
-  for (int64_t j = 0; j < kBlock; ++j) {
+  for (int64_t j = 0; j < kProjectBlock; ++j) {
     values[j] = values[j] < A(0) ? A(0) : values[j];
   }
 }
 
 template <class A>
 void blend(const A* __restrict g, const A* __restrict p, A share_g, A share_p, A* __restrict fused) {
-  for (int64_t j = 0; j < kBlock; ++j) {
+  for (int64_t j = 0; j < kProjectBlock; ++j) {
     fused[j] = share_g * g[j] + share_p * p[j];
   }
 }
@@ -125,7 +123,7 @@ template <class A>
 A dot(const A* g, const A* p) {
   constexpr int64_t kLanes = 64 / sizeof(A), kCount = Lanes<A>::kCount;
   typename Lanes<A>::Vector sum[kLanes / kCount] = {};
-  for (int64_t j = 0; j < kBlock; j += kLanes) {
+  for (int64_t j = 0; j < kProjectBlock; j += kLanes) {
     for (int64_t v = 0; v < kLanes / kCount; ++v) {
       const int64_t at = j + v * kCount;
       sum[v] = multiply_add(Lanes<A>::load(g + at), Lanes<A>::load(p + at), sum[v]);
@@ -146,7 +144,7 @@ void forward_block(const OrthogonalProject& problem, int64_t client, int64_t fir
   const int64_t offset = (client * sizes.samples + first) * sizes.features;
   const Projection<T> onto_g(sizes, problem.of_g, client, first), onto_p(sizes, problem.of_p, client, first);
   const int64_t rows = onto_g.rows;
-  A buffers[kProjectRows][kDepth];
+  A buffers[kProjectRows][kProjectDepth];
   const auto features_of = [&](const void* f) {
     return [&, f](int64_t begin, int64_t count) -> Matrix<const A> {
       const T* values = static_cast<const T*>(f) + offset + begin;
@@ -156,7 +154,7 @@ void forward_block(const OrthogonalProject& problem, int64_t client, int64_t fir
         for (int64_t r = 0; r < rows; ++r) {
           widen(values + r * sizes.features, count, buffers[r]);
         }
-        return {buffers[0], kDepth, 1};
+        return {buffers[0], kProjectDepth, 1};
       }
     };
   };
@@ -164,9 +162,9 @@ void forward_block(const OrthogonalProject& problem, int64_t client, int64_t fir
   onto_p.find_coordinates(features_of(problem.f_p));
   const A share_g = static_cast<A>(sizes.alpha), share_p = static_cast<A>(1 - sizes.alpha);
   A inner[kProjectRows] = {};
-  for (int64_t begin = 0; begin < sizes.features; begin += kBlock) {
-    const int64_t count = min(kBlock, sizes.features - begin);
-    A g[kProjectRows][kBlock], p[kProjectRows][kBlock], fused[kBlock];
+  for (int64_t begin = 0; begin < sizes.features; begin += kProjectBlock) {
+    const int64_t count = min(kProjectBlock, sizes.features - begin);
+    A g[kProjectRows][kProjectBlock], p[kProjectRows][kProjectBlock], fused[kProjectBlock];
     onto_g.expand(begin, g);
     onto_p.expand(begin, p);
     for (int64_t r = 0; r < rows; ++r) {
@@ -195,7 +193,7 @@ struct Pullback {
 
   // Gradient of the projected features of one sample, `count` elements from `at` on.
   void find_cotangent(int64_t sample, int64_t at, int64_t count, A* __restrict out) const {
-    A buffer[kDepth];
+    A buffer[kProjectDepth];
     for (int64_t j = 0; j < count; ++j) {
       out[j] = A(0);
     }
@@ -222,7 +220,7 @@ struct Pullback {
   }
 
   static void add_scaled(const T* row, A factor, int64_t count, A* __restrict out) {
-    A buffer[kDepth];
+    A buffer[kProjectDepth];
     const A* values = widen(row, count, buffer);
     for (int64_t j = 0; j < count; ++j) {
       out[j] = out[j] + factor * values[j];
@@ -233,18 +231,18 @@ struct Pullback {
     const ProjectSizes& sizes = problem.sizes;
     const Projection<T> onto(sizes, space, client, first);
     const int64_t sample = client * sizes.samples + first;
-    A buffers[kProjectRows][kDepth];
+    A buffers[kProjectRows][kProjectDepth];
     onto.find_coordinates([&](int64_t begin, int64_t count) -> Matrix<const A> {
       for (int64_t r = 0; r < onto.rows; ++r) {
         find_cotangent(sample + r, (sample + r) * sizes.features + begin, count, buffers[r]);
       }
-      return {buffers[0], kDepth, 1};
+      return {buffers[0], kProjectDepth, 1};
     });
-    for (int64_t begin = 0; begin < sizes.features; begin += kBlock) {
-      A block[kProjectRows][kBlock];
+    for (int64_t begin = 0; begin < sizes.features; begin += kProjectBlock) {
+      A block[kProjectRows][kProjectBlock];
       onto.expand(begin, block);
       for (int64_t r = 0; r < onto.rows; ++r) {
-        narrow(block[r], min(kBlock, sizes.features - begin),
+        narrow(block[r], min(kProjectBlock, sizes.features - begin),
                static_cast<T*>(grad) + (sample + r) * sizes.features + begin);
       }
     }
