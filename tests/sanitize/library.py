@@ -21,7 +21,7 @@ SANITIZERS = {
     "thread": (
         ["-fsanitize=thread"],
         ["libtsan.so"],
-        {"TSAN_OPTIONS": f"ignore_noninstrumented_modules=1:halt_on_error=1:suppressions={SUPPRESSIONS}"},
+        {"TSAN_OPTIONS": f"halt_on_error=1:suppressions={SUPPRESSIONS}"},
     ),
 }
 LEVEL = ["-O1", "-g", "-fno-omit-frame-pointer"]
