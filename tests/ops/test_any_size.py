@@ -1,6 +1,6 @@
 """Every operator on sizes, memory layouts and dtypes that hypothesis draws, against the reference.
 
-``conv_relu_pool``, ``orthogonal_project`` and others have tests of more sizes in their own files.
+Those of ``conv_relu_pool`` and ``orthogonal_project`` are in their own files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tests.ops import (
     gumbel_mask_entry,
     mix_entry,
     mmd_rbf_entry,
-    orthogonal_project_entry,
     route_entry,
     sgd_entry,
     take_normalized_entry,
@@ -55,10 +54,6 @@ def updated(make, dtype, clients, rows, columns):
     return Sample("drawn", make(dtype, (rows, columns), (clients,)), sgd_entry.EVERYTHING)
 
 
-def projected(make, dtype, clients, rows, columns):
-    return Sample("drawn", make(dtype, clients, rows, columns), {"ranks": (columns // 2, min(columns, rows))})
-
-
 def taken(make, dtype, clients, rows, columns):
     index = torch.arange(clients).flip(0)
     return make("drawn", index, take_normalized_entry.image_set(clients, 2, columns, 1 + rows % 7), dtype)
@@ -73,7 +68,6 @@ DRAWN = {
     aggregate_entry: (aggregated, aggregate_entry.make),
     mix_entry: (mixed, mix_entry.make),
     sgd_entry: (updated, sgd_entry.make),
-    orthogonal_project_entry: (projected, orthogonal_project_entry.make),
     take_normalized_entry: (taken, take_normalized_entry.sample),
 }
 

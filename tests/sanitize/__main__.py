@@ -19,7 +19,14 @@ from tests.ops.test_instruction_sets import INSTRUCTION_SETS, KERNEL_TESTS
 from tests.sanitize.library import environment, library
 
 LOADED = "import torch; from pfl_fast import ops; print(ops.NATIVE.folder, torch.ops.pfl_fast.cpu_capability())"
-PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+PYTEST = [
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "--capture=sys",
+]  # sanitizers write to the stderr of the process
 # torch.compile starts a compiler, and tests/ops/test_instruction_sets.py processes of its own.
 CONTRACT = [*PYTEST, "tests/ops", "--ignore", "tests/ops/test_instruction_sets.py", "-k", "not compile"]
 KERNELS = [*PYTEST, "tests/ops/test_contract.py", "tests/ops/test_any_size.py", "-k", f"{KERNEL_TESTS} or any_size"]

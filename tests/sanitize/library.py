@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import subprocess
@@ -14,9 +15,9 @@ SUPPRESSIONS = Path(__file__).with_name("tsan.supp")
 # Flags of the compiler, libraries to preload, options.
 SANITIZERS = {
     "address": (
-        ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+        ["-fsanitize=address,undefined"],
         ["libasan.so", "libstdc++.so"],  # AddressSanitizer intercepts exceptions, so it must find the C++ library
-        {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
+        {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
     ),
     "thread": (
         ["-fsanitize=thread"],
@@ -39,8 +40,10 @@ def library(sanitizer: str) -> Path:
     """Returns the folder of the library compiled for this sanitizer; recompiles changed files only."""
     home = cache_folder() / "sanitize" / sanitizer
     home.mkdir(parents=True, exist_ok=True)
-    wrapper = home / "c++"
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join([compiler()])} "$@" {shlex.join(flags(sanitizer))}\n')
+    script = f'#!/bin/sh\nexec {shlex.join([compiler()])} "$@" {shlex.join(flags(sanitizer))}\n'
+    # Other flags are another compiler for ninja, which then recompiles everything.
+    wrapper = home / f"c++-{hashlib.sha256(script.encode()).hexdigest()[:8]}"
+    wrapper.write_text(script)
     wrapper.chmod(0o755)
     build.build(home / "lib", home / "objects", build.Plan(str(wrapper), None, (), debug=False))
     return home / "lib"

@@ -67,6 +67,9 @@ struct Projection {
   // coordinates = values * basis. load(feature, count) returns the values of all samples from `feature` on.
   template <class Load>
   void find_coordinates(Load load) const {
+    if (rank == 0) {
+      return;
+    }
     std::memset(coordinates.data, 0, static_cast<size_t>(rows * coordinates.row) * sizeof(A));
     for (int64_t begin = 0; begin < features; begin += kProjectDepth) {
       const int64_t depth = min(kProjectDepth, features - begin);
