@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report mutants wheel wheel-test clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report mutants sanitize wheel wheel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -55,6 +55,9 @@ cuda-report: setup ## registers, spills, occupancy and memory traffic of the CUD
 
 mutants: setup ## mutation testing of the CUDA kernels under emulation (KERNEL=aggregate: only one)
 	@$(BIN)/python -m tests.emulation.mutants $(KERNEL)
+
+sanitize: setup ## the operator tests with AddressSanitizer, UBSan and ThreadSanitizer, on every instruction set
+	@$(BIN)/python -m tests.sanitize
 
 # Only torch's own libraries stay outside the wheel; the CUDA runtime is linked statically. WITH_CUDA=0: no CUDA kernels.
 wheel: export WITH_CUDA ?= 1

@@ -14,6 +14,14 @@ FULL_ONLY = ("tests/emulation/", "tests/native/", "tests/bench/", "tests/test_ex
 FEW = 2  # tests of a file, evenly spaced, that make test-fast runs
 
 
+def pytest_report_header():
+    """Says which CPU kernels the tests run; ``PFL_FAST_CPU_CAPABILITY`` chooses older ones."""
+    from pfl_fast import ops
+
+    found = torch.ops.pfl_fast.cpu_capability() if ops.NATIVE.available else f"none, {ops.NATIVE.problem}"
+    return f"CPU kernels: {found}"
+
+
 def pytest_collection_modifyitems(items):
     """Skips tests marked ``cuda`` without a GPU; marks some tests of every file ``fast``, for ``make test-fast``."""
     groups = defaultdict(list)

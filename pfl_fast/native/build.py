@@ -11,7 +11,7 @@ Environment variables:
 - ``TORCH_CUDA_ARCH_LIST``: for example ``"8.0;9.0+PTX"``; by default :data:`DEFAULT_ARCHITECTURES`.
 - ``DEBUG=1``: no optimisation, debug symbols.
 - ``MAX_JOBS``: number of files compiled at the same time; by default ninja decides.
-- ``PFL_FAST_LIBRARY``: folder of a library already compiled from these sources; ``setup.py`` copies it.
+- ``PFL_FAST_LIBRARY``: folder of a library already compiled from these sources, to load; ``setup.py`` copies it.
 """
 
 from __future__ import annotations
@@ -136,6 +136,12 @@ def is_sound(folder: Path, sources: str) -> bool:
         return hashlib.sha256((folder / LIBRARY).read_bytes()).hexdigest() == info.sha256
     except OSError:
         return False
+
+
+def check_library(folder: Path, sources: str) -> None:
+    """Raises an error unless ``folder``, from ``PFL_FAST_LIBRARY``, holds a library of the sources with this hash."""
+    if not is_sound(folder, sources):
+        raise BuildError(f"PFL_FAST_LIBRARY={folder} holds no library compiled from these sources")
 
 
 def check_torch(version: str) -> None:
@@ -298,8 +304,7 @@ def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = N
 
 def copy(library: Path, output: Path) -> None:
     """Copies a compiled library and its info into the folder ``output``, if it was compiled from these sources."""
-    if not is_sound(library, source_hash(source_folder())):
-        raise BuildError(f"PFL_FAST_LIBRARY={library} holds no library compiled from these sources")
+    check_library(library, source_hash(source_folder()))
     _write_both(output, (library / LIBRARY).read_bytes(), (library / INFO).read_bytes())
 
 

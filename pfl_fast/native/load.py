@@ -1,12 +1,13 @@
 """Finds the native library, compiles it on first use if necessary, and loads it into torch.
 
-Search order: the library compiled at installation, a library in the user's cache, a new library compiled into that
-cache under a lock. A library is loaded only if its info matches the current sources and the hash of the file; stale or
-damaged libraries are recompiled.
+Search order: the library in ``PFL_FAST_LIBRARY``, the library compiled at installation, a library in the user's cache,
+a new library compiled into that cache under a lock. A library is loaded only if its info matches the current sources
+and the hash of the file; stale or damaged libraries are recompiled.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ def find_or_build() -> Path:
     """Returns the folder of an undamaged library, after compiling one if necessary."""
     build.check_torch(torch.__version__)
     sources = build.source_hash(build.source_folder())
+    if given := os.environ.get("PFL_FAST_LIBRARY"):
+        build.check_library(Path(given), sources)
+        return Path(given)
     if build.is_sound(installed_folder(), sources):
         return installed_folder()
     plan = build.make_plan(torch.version.cuda)

@@ -168,7 +168,8 @@ def test_vector_code_cannot_leak_into_shared_functions(source, tmp_path):
     command = [compiler, *flags, f"-I{folder}", "-c", source, "-o", tmp_path / "kernel.o"]
     subprocess.run(list(map(str, command)), check=True)
     symbols = subprocess.run(["nm", tmp_path / "kernel.o"], capture_output=True, text=True, check=True).stdout
-    assert [line for line in symbols.splitlines() if line.split()[-2] in "WVu"] == []
+    weak = [line.split()[-1] for line in symbols.splitlines() if line.split()[-2] in "WVu"]
+    assert set(weak) <= {"DW.ref.__gxx_personality_v0"}  # a pointer, the same for every processor
 
 
 def fake_ninja(folder, lines, code=0):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pfl_fast
+from pfl_fast import ops
 from pfl_fast.native import build
 
 USE = """
@@ -73,6 +74,16 @@ def test_without_a_compiler_the_reference_runs_with_one_warning(package, tmp_pat
     assert result.stdout == "[2.0, 2.0, 2.0] False\n"
     assert result.stderr.count("RuntimeWarning") == 1
     assert "no C++ compiler found: install g++" in result.stderr
+
+
+@pytest.mark.skipif(not ops.NATIVE.available, reason="needs the native library")
+def test_given_library_is_loaded_or_refused(package, tmp_path):
+    given = use(package, tmp_path, PFL_FAST_LIBRARY=str(ops.NATIVE.folder))
+    assert given.stdout == "[2.0, 2.0, 2.0] True\n"
+    assert given.stderr == ""
+    refused = use(package, tmp_path, PFL_FAST_LIBRARY=str(tmp_path))
+    assert refused.stdout == "[2.0, 2.0, 2.0] False\n"
+    assert f"PFL_FAST_LIBRARY={tmp_path} holds no library compiled from these sources" in refused.stderr
 
 
 def test_unwritable_cache_is_named(package, tmp_path):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -243,40 +240,6 @@ def test_thread_count_does_not_change_the_bits(op, dtype):
         torch.set_num_threads(before)
         for other in seen[1:]:
             assert all(same_bits(a, b) for a, b in zip(seen[0], other, strict=True)), sample.name
-
-
-DIGEST = """
-import hashlib, torch
-from tests.ops.operators import both_implementations, operators
-digest = hashlib.sha256()
-for op in operators():
-    for dtype in op.dtypes:
-        for sample in op.samples(dtype):
-            tensors = [t.clone().requires_grad_(op.differentiable and t.is_floating_point()) for t in sample.tensors]
-            results = op.call(*tensors, **sample.options)
-            tracked = [t for t in tensors if t.requires_grad]
-            gradients = torch.autograd.grad(results, tracked, [torch.ones_like(r) for r in results]) if tracked else []
-            for t in [*results, *gradients]:
-                digest.update(bytes(t.detach().contiguous().flatten().view(torch.uint8).tolist()))
-print(torch.ops.pfl_fast.cpu_capability(), digest.hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_instruction_sets_give_the_same_bits():
-    """Compares instruction sets in separate processes, since a process chooses one at start."""
-    found = dict(
-        subprocess.run(
-            [sys.executable, "-c", DIGEST],
-            env={**os.environ, "PFL_FAST_CPU_CAPABILITY": limit},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        for limit in ("baseline", "avx2", "avx512")
-    )
-    assert "baseline" in found
-    assert len(set(found.values())) == 1, found
 
 
 @each_operator

@@ -64,6 +64,24 @@ inline Vector multiply_add(const Vector& a, const Vector& b, const Vector& c) {
 }
 #endif
 
+// The first `count` values and zeros; `count` is smaller than a vector.
+#if defined(__AVX512F__)
+inline __m512 load_first(const float* values, int64_t count) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1 << count) - 1), values);
+}
+inline __m512d load_first(const double* values, int64_t count) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1 << count) - 1), values);
+}
+#else
+template <class A>
+inline auto load_first(const A* values, int64_t count) {
+  typedef A Vector __attribute__((vector_size(kVectorBytes)));
+  Vector padded = {};
+  std::memcpy(&padded, values, static_cast<size_t>(count) * sizeof(A));
+  return padded;
+}
+#endif
+
 template <class A>
 struct Lanes {
   static constexpr int64_t kCount = kVectorBytes / sizeof(A);
@@ -77,6 +95,13 @@ struct Lanes {
 
   static inline __attribute__((always_inline)) Vector load(const A* values) {
     return *reinterpret_cast<const Unaligned*>(values);
+  }
+  // The first `count` values, zero-padded to a vector if there are fewer.
+  static inline __attribute__((always_inline)) Vector load(const A* values, int64_t count) {
+    if (count >= kCount) {
+      return load(values);
+    }
+    return load_first(values, count);
   }
   static inline __attribute__((always_inline)) void store(const Vector& vector, A* values) {
     *reinterpret_cast<Unaligned*>(values) = vector;

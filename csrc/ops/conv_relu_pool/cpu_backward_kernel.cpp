@@ -12,14 +12,14 @@ namespace {
 template <class T>
 struct Grads {
   using A = accumulate_t<T>;
+  int64_t pixels;
   A* values;         // [pixels, kConvOutputs]
   int32_t* offsets;  // [pixels, kConvOutputs]
-  int64_t pixels;
 
-  Grads(const ConvReluPoolSizes& s, A* memory)
-      : values(memory),
-        offsets(reinterpret_cast<int32_t*>(memory + s.pooled_height * s.pooled_width * kConvOutputs)),
-        pixels(s.pooled_height * s.pooled_width) {
+  Grads(const ConvReluPoolSizes& s, Scratch& scratch)
+      : pixels(s.pooled_height * s.pooled_width),
+        values(scratch.take_zeros<A>(pixels * kConvOutputs)),
+        offsets(scratch.take_zeros<int32_t>(pixels * kConvOutputs)) {
   }
 
   // shifted_copy: offset of a second copy of the image. It is shifted by half a cache line, so a row of taps that
@@ -146,11 +146,7 @@ void add_taps(int64_t kernel, int64_t count, const A* plane, int64_t pitch, cons
               int64_t pixels, A* sums, int64_t stride) {
   with_kernel(kernel, [&](auto constant) {
     constexpr int kKernel = decltype(constant)::value;
-#if defined(__AVX2__)
-    constexpr int kChannels = kKernel <= 5 ? 2 : 1;  // output channels whose sums fit into registers
-#else
-    constexpr int kChannels = 1;
-#endif
+    constexpr int kChannels = kKernel <= 5 ? kConvTapChannels : 1;
     for (int64_t j = 0; j < count; j += kChannels) {
       TapSums<A, kKernel, kChannels>::add(plane, pitch, grads + j, offsets + j, pixels, sums + j * stride, stride);
     }
@@ -163,22 +159,21 @@ class WeightGradient {
  public:
   using A = accumulate_t<T>;
 
-  WeightGradient(const ConvReluPoolBackward& problem, double* scratch)
+  WeightGradient(const ConvReluPoolBackward& problem, Scratch& scratch)
       : p_(problem),
         s_(problem.sizes),
-        image_(s_, aligned<A>(scratch)),
-        grads_(s_, image_.values + 2 * conv_padded_sample(s_)),
-        taps_(grads_.values + conv_staged_grads(s_)),
-        shifted_copy_(conv_padded_sample(s_) - kConvRowLanes),
+        image_(s_, 2, scratch),
+        grads_(s_, scratch),
+        shifted_copy_(image_.size - kConvRowLanes),
         stride_(s_.channels * s_.kernel * kConvRowLanes),
-        bias_(taps_ + kConvOutputs * stride_) {
+        taps_(scratch.take<A>(kConvOutputs * stride_)),
+        bias_(scratch.take<A>(kConvOutputs)) {
   }
 
   void run(int64_t client, int64_t first) {
     const int64_t count = min(kConvOutputs, s_.outputs - first);
-    for (int64_t i = 0; i < conv_weight_sums(s_); ++i) {
-      taps_[i] = A(0);
-    }
+    std::memset(taps_, 0, static_cast<size_t>(kConvOutputs * stride_) * sizeof(A));
+    std::memset(bias_, 0, kConvOutputs * sizeof(A));
     for (int64_t sample = 0; sample < s_.samples; ++sample) {
       image_.template read<T>(s_, p_.x, client, sample);
       std::memcpy(image_.values + shifted_copy_, image_.values,
@@ -216,18 +211,18 @@ class WeightGradient {
   const ConvReluPoolSizes& s_;
   Image<A> image_;
   Grads<T> grads_;
-  A* taps_;               // [kConvOutputs, channels, kernel, kConvRowLanes]
   int64_t shifted_copy_;  // offset of the shifted copy: half a cache line off a multiple of a line
   int64_t stride_;
+  A* taps_;  // [kConvOutputs, channels, kernel, kConvRowLanes]
   A* bias_;  // [kConvOutputs]
 };
 
 template <class T>
-void grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
-  WeightGradient<T> gradient(p, scratch);
+void grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end) {
+  WithScratch<WeightGradient<T>> gradient("conv_relu_pool_backward", p);
   const int64_t blocks = conv_output_blocks(p.sizes);
   for (int64_t task = begin; task < end; ++task) {
-    gradient.run(task / blocks, task % blocks * kConvOutputs);
+    gradient->run(task / blocks, task % blocks * kConvOutputs);
   }
 }
 
@@ -237,18 +232,16 @@ class InputGradient {
  public:
   using A = accumulate_t<T>;
 
-  InputGradient(const ConvReluPoolBackward& problem, double* scratch)
+  InputGradient(const ConvReluPoolBackward& problem, Scratch& scratch)
       : p_(problem),
         s_(problem.sizes),
-        image_(s_, reinterpret_cast<A*>(scratch)),
-        grads_(s_, image_.values + conv_padded_sample(s_)),
-        kernels_(grads_.values + conv_staged_grads(s_)) {
+        image_(s_, 1, scratch),
+        grads_(s_, scratch),
+        kernels_(scratch.take<A>(s_.outputs * s_.channels * s_.kernel * s_.kernel)) {
   }
 
   void run(int64_t client, int64_t sample) {
-    for (int64_t i = 0; i < conv_padded_sample(s_); ++i) {
-      image_.values[i] = A(0);
-    }
+    std::memset(image_.values, 0, static_cast<size_t>(image_.size) * sizeof(A));
     for (int64_t first = 0; first < s_.outputs; first += kConvOutputs) {
       const int64_t count = min(kConvOutputs, s_.outputs - first);
       grads_.read(p_, client, sample, first, count, image_.pitch, 0);
@@ -295,24 +288,24 @@ class InputGradient {
 };
 
 template <class T>
-void grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
-  InputGradient<T> gradient(p, scratch);
+void grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end) {
+  WithScratch<InputGradient<T>> gradient("conv_relu_pool_backward", p);
   for (int64_t i = begin; i < end; ++i) {
     if (i == begin || i % p.sizes.samples == 0) {
-      gradient.read_kernels(i / p.sizes.samples);
+      gradient->read_kernels(i / p.sizes.samples);
     }
-    gradient.run(i / p.sizes.samples, i % p.sizes.samples);
+    gradient->run(i / p.sizes.samples, i % p.sizes.samples);
   }
 }
 
 }  // namespace
 
-void conv_relu_pool_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
-  with_type(p.sizes.dtype, [&](auto type) { grad_weight<decltype(type)>(p, begin, end, scratch); });
+void conv_relu_pool_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end) {
+  with_type(p.sizes.dtype, [&](auto type) { grad_weight<decltype(type)>(p, begin, end); });
 }
 
-void conv_relu_pool_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
-  with_type(p.sizes.dtype, [&](auto type) { grad_x<decltype(type)>(p, begin, end, scratch); });
+void conv_relu_pool_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end) {
+  with_type(p.sizes.dtype, [&](auto type) { grad_x<decltype(type)>(p, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

@@ -6,10 +6,14 @@
 
 #include "cpu/simd/convert.h"
 #include "cpu/simd/lanes.h"
+#include "cpu/simd/scratch.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
+
+constexpr int64_t kConvRowLanes = 8;    // values of a kernel row, which are loaded together
+constexpr int64_t kConvCacheLine = 16;  // floats in a cache line
 
 // out[j] = row[j * stride] in the accumulation type.
 template <class T, class A>
@@ -38,12 +42,6 @@ void write_row(const A* values, int64_t count, int64_t stride, T* row) {
   }
 }
 
-template <class A>
-A* aligned(double* scratch) {
-  constexpr uintptr_t kBytes = kConvCacheLine * sizeof(float);
-  return reinterpret_cast<A*>((reinterpret_cast<uintptr_t>(scratch) + kBytes - 1) / kBytes * kBytes);
-}
-
 // max(0, maximum of the four sums of a window) and the index of the maximum: the first of equal sums, the last NaN.
 template <class A>
 struct WindowMax {
@@ -67,16 +65,18 @@ struct WindowMax {
   }
 };
 
-// A zero-padded sample [channels, rows, columns].
+// A zero-padded sample [channels, rows, columns]. Rows are whole cache lines of floats; one extra line at the end,
+// because kernels load kConvRowLanes values at a time and may read past the last row.
 template <class A>
 struct Image {
+  int64_t pitch, plane, size;  // strides of rows and of channels, and values of a copy
   A* values;
-  int64_t pitch, plane;  // strides of rows and of channels
 
-  Image(const ConvReluPoolSizes& s, A* memory)
-      : values(memory),
-        pitch(conv_round_up(s.width + 2 * s.padding, kConvCacheLine)),
-        plane((s.height + 2 * s.padding) * pitch) {
+  Image(const ConvReluPoolSizes& s, int64_t copies, Scratch& scratch)
+      : pitch(conv_round_up(s.width + 2 * s.padding, kConvCacheLine)),
+        plane((s.height + 2 * s.padding) * pitch),
+        size(s.channels * plane + kConvCacheLine),
+        values(scratch.take_zeros<A>(copies * size)) {
   }
 
   A* row(const ConvReluPoolSizes& s, int64_t channel, int64_t y) const {

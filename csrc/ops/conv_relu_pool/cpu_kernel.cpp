@@ -6,21 +6,16 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Neighbouring pooling windows per register tile.
-#if defined(__AVX512F__)
-constexpr int kWindows = 2;
-#else
-constexpr int kWindows = 1;
-#endif
-
 // Packed biases and kernels of a client: for each tap all output channels, zero-padded to whole vectors.
 template <class A>
 struct Weights {
-  A *bias, *taps;
   int64_t pitch;  // stride of taps
+  A *bias, *taps;
 
-  Weights(const ConvReluPoolSizes& s, A* memory)
-      : bias(memory), taps(memory + conv_round_up(s.outputs, kConvOutputs)), pitch(taps - bias) {
+  Weights(const ConvReluPoolSizes& s, Scratch& scratch)
+      : pitch(conv_round_up(s.outputs, kConvOutputs)),
+        bias(scratch.take_zeros<A>(pitch)),
+        taps(scratch.take_zeros<A>(s.channels * s.kernel * s.kernel * pitch)) {
   }
 
   template <class T>
@@ -118,8 +113,8 @@ class Convolution {
   void run() const {
     for (int64_t y = 0; y < s_.pooled_height; ++y) {
       int64_t x = 0;
-      for (; x + kWindows <= s_.pooled_width; x += kWindows) {
-        windows<kWindows>(y, x);
+      for (; x + kConvWindows <= s_.pooled_width; x += kConvWindows) {
+        windows<kConvWindows>(y, x);
       }
       for (; x < s_.pooled_width; ++x) {
         windows<1>(y, x);
@@ -156,12 +151,22 @@ class Convolution {
   uint8_t* index_;
 };
 
+template <class A>
+struct Operands {
+  Weights<A> weights;
+  Image<A> image;
+
+  Operands(const ConvReluPoolSizes& s, Scratch& scratch) : weights(s, scratch), image(s, 1, scratch) {
+  }
+};
+
 template <class T>
-void forward(const ConvReluPool& p, int64_t begin, int64_t end, double* scratch) {
+void forward(const ConvReluPool& p, int64_t begin, int64_t end) {
   using A = accumulate_t<T>;
   const ConvReluPoolSizes& s = p.sizes;
-  Weights<A> weights(s, aligned<A>(scratch));
-  Image<A> image(s, weights.bias + conv_packed_weights(s));
+  WithScratch<Operands<A>> operands("conv_relu_pool", s);
+  Weights<A>& weights = operands->weights;
+  Image<A>& image = operands->image;
   const int64_t numel = s.pooled_height * s.pooled_width * s.outputs;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t client = i / s.samples, sample = i % s.samples;
@@ -183,8 +188,8 @@ void forward(const ConvReluPool& p, int64_t begin, int64_t end, double* scratch)
 
 }  // namespace
 
-void conv_relu_pool(const ConvReluPool& p, int64_t begin, int64_t end, double* scratch) {
-  with_type(p.sizes.dtype, [&](auto type) { forward<decltype(type)>(p, begin, end, scratch); });
+void conv_relu_pool(const ConvReluPool& p, int64_t begin, int64_t end) {
+  with_type(p.sizes.dtype, [&](auto type) { forward<decltype(type)>(p, begin, end); });
 }
 
 }  // namespace PFL_CAPABILITY

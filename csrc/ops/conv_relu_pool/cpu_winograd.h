@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/simd/tile.h"
+#include "cpu/simd/transpose.h"
 #include "cpu/simd/winograd.h"
 #include "ops/conv_relu_pool/cpu_image.h"
 
@@ -10,54 +11,17 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-// Transposes a square of vectors: lane i of vector j becomes lane j of vector i.
-template <class A>
-inline __attribute__((always_inline)) void transpose(typename Lanes<A>::Vector* square) {
-  using Vector = typename Lanes<A>::Vector;
-  constexpr int kCount = static_cast<int>(Lanes<A>::kCount);
-#if defined(__GNUC__) && !defined(__clang__)
-  // Exchanges lanes between vectors at distance 1, 2, 4, ...
-#pragma GCC unroll 4
-  for (int step = 1; step < kCount; step *= 2) {
-    typename Lanes<A>::Integers first, second;
-    for (int j = 0; j < kCount; ++j) {
-      first[j] = j & step ? kCount + j - step : j;
-      second[j] = j & step ? kCount + j : j + step;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kCount; ++i) {
-      if (!(i & step)) {
-        const Vector upper = square[i], lower = square[i + step];
-        square[i] = __builtin_shuffle(upper, lower, first);
-        square[i + step] = __builtin_shuffle(upper, lower, second);
-      }
-    }
-  }
-#else
-  A values[kCount][kCount];
-  std::memcpy(values, square, sizeof values);
-  for (int i = 0; i < kCount; ++i) {
-    for (int j = 0; j < kCount; ++j) {
-      square[i][j] = values[j][i];
-    }
-  }
-#endif
-}
-
 // Matrices [rows, columns] for all tile positions, with contiguous columns. One cache line of padding between matrices
 // keeps equal offsets from mapping to the same few cache sets.
 template <class A>
 struct Positions {
-  A* data;
   int64_t columns, size;  // row stride and matrix stride
+  A* data;
 
-  Positions(A* memory, int64_t rows, int64_t columns)
-      : data(memory), columns(columns), size(rows * columns + kConvCacheLine) {
+  Positions(int64_t rows, int64_t columns, Scratch& scratch)
+      : columns(columns), size(rows * columns + kConvCacheLine), data(scratch.take<A>(kPositions * size)) {
   }
 
-  A* end() const {
-    return data + kPositions * size;
-  }
   A* at(int64_t row, int64_t column) const {
     return data + row * columns + column;
   }

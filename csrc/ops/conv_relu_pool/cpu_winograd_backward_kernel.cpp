@@ -17,10 +17,10 @@ struct WinogradGrads {
   const Winograd<T>& winograd;
   int64_t client, first_output;
 
-  void read(int64_t first, int64_t count, const Positions<A>& tiles) const {
+  void read(int64_t first, int64_t count, int64_t outputs, const Positions<A>& tiles) const {
     for (int64_t tile = 0; tile < count; ++tile) {
       const auto at = winograd.tile_origin(first + tile);
-      for (int64_t output = 0; output < tiles.columns; output += kCount) {
+      for (int64_t output = 0; output < outputs; output += kCount) {
         const auto results = [&](Vector* grads) { read_tile(at, first_output + output, grads); };
         transform<ResultsToTile, A>(results, AllPositions<A>{tiles.at(tile, output), tiles.size});
       }
@@ -74,15 +74,15 @@ class WinogradWeightGradient {
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
 
-  WinogradWeightGradient(const ConvReluPoolBackward& problem, int64_t outputs, A* scratch)
+  WinogradWeightGradient(const ConvReluPoolBackward& problem, int64_t outputs, Scratch& scratch)
       : p_(problem),
         winograd_(problem.sizes),
-        pixels_(scratch, kConvTiles, winograd_.channels),
-        grads_(pixels_.end(), kConvTiles, outputs),
-        sums_(grads_.end(), problem.sizes.channels, outputs) {
+        pixels_(kConvTiles, winograd_.channels, scratch),
+        grads_(kConvTiles, outputs, scratch),
+        sums_(problem.sizes.channels, outputs, scratch) {
   }
 
-  void run(int64_t client, int64_t first_output) {
+  void run(int64_t client, int64_t first_output, int64_t outputs) {
     const ConvReluPoolSizes& s = p_.sizes;
     const WinogradGrads<T> grads{p_, winograd_, client, first_output};
     const int64_t tiles = s.samples * winograd_.in_sample;
@@ -90,13 +90,13 @@ class WinogradWeightGradient {
     for (int64_t first = 0; first == 0 || first < tiles; first += kConvTiles) {
       const int64_t count = min(kConvTiles, tiles - first);
       winograd_.read_pixels(p_.x, client, first, count, pixels_);
-      grads.read(first, count, grads_);
+      grads.read(first, count, outputs, grads_);
       for (int position = 0; position < kPositions; ++position) {
-        multiply<A>(pixels_.transposed(position), grads_.template matrix<const A>(position), s.channels, count,
-                    grads_.columns, sums_.matrix(position), first > 0);
+        multiply(pixels_.transposed(position), grads_.template matrix<const A>(position), s.channels, count, outputs,
+                 sums_.matrix(position), first > 0);
       }
     }
-    for (int64_t output = 0; output < grads_.columns; output += Lanes<A>::kCount) {
+    for (int64_t output = 0; output < outputs; output += Lanes<A>::kCount) {
       write_bias(grads, first_output + output);
       for (int64_t channel = 0; channel < s.channels; ++channel) {
         write_taps(client, channel, first_output, output);
@@ -146,15 +146,15 @@ class WinogradInputGradient {
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
 
-  WinogradInputGradient(const ConvReluPoolBackward& problem, A* scratch)
+  WinogradInputGradient(const ConvReluPoolBackward& problem, Scratch& scratch)
       : p_(problem),
         winograd_(problem.sizes),
-        kernels_(scratch, problem.sizes.outputs, winograd_.channels),
-        grads_(kernels_.end(), kConvTiles, winograd_.outputs),
-        tiles_(grads_.end(), kConvTiles, winograd_.channels),
-        images_(tiles_.end()),
-        width_(conv_winograd_width(problem.sizes)),
-        image_size_(conv_winograd_image(problem.sizes)) {
+        kernels_(problem.sizes.outputs, winograd_.channels, scratch),
+        grads_(kConvTiles, winograd_.outputs, scratch),
+        tiles_(kConvTiles, winograd_.channels, scratch),
+        width_(padded_side(problem.sizes.width, problem.sizes.pooled_width)),
+        image_size_(padded_side(problem.sizes.height, problem.sizes.pooled_height) * width_ * winograd_.channels),
+        images_(scratch.take<A>(conv_winograd_samples(problem.sizes) * image_size_)) {
   }
 
   void read_kernels(int64_t client) {
@@ -164,16 +164,14 @@ class WinogradInputGradient {
 
   void run(int64_t client, int64_t first_sample, int64_t samples) {
     const WinogradGrads<T> grads{p_, winograd_, client, 0};
-    for (int64_t i = 0; i < samples * image_size_; ++i) {
-      images_[i] = A(0);
-    }
+    std::memset(images_, 0, static_cast<size_t>(samples * image_size_) * sizeof(A));
     const int64_t begin = first_sample * winograd_.in_sample, end = begin + samples * winograd_.in_sample;
     for (int64_t first = begin; first < end; first += kConvTiles) {
       const int64_t count = min(kConvTiles, end - first);
-      grads.read(first, count, grads_);
+      grads.read(first, count, winograd_.outputs, grads_);
       for (int position = 0; position < kPositions; ++position) {
-        multiply<A>(grads_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
-                    p_.sizes.outputs, winograd_.channels, tiles_.matrix(position), false);
+        multiply(grads_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
+                 p_.sizes.outputs, winograd_.channels, tiles_.matrix(position), false);
       }
       for (int64_t tile = 0; tile < count; ++tile) {
         const auto at = winograd_.tile_origin(first + tile);
@@ -187,6 +185,12 @@ class WinogradInputGradient {
   }
 
  private:
+  // Height or width of an image, with padding and with the pixels that tiles cover beyond it.
+  int64_t padded_side(int64_t side, int64_t pooled) const {
+    const int64_t padded = side + 2 * p_.sizes.padding, tiles = kResults * ((pooled + 1) / 2) + kSide - kResults;
+    return padded > tiles ? padded : tiles;
+  }
+
   // Tiles overlap; their gradients are added in the order of the tiles.
   void add_tile(int64_t tile, A* corner) const {
     for (int64_t channel = 0; channel < winograd_.channels; channel += Lanes<A>::kCount) {
@@ -217,37 +221,37 @@ class WinogradInputGradient {
   Positions<A> kernels_;  // [output, channel]
   Positions<A> grads_;    // [tile, output]
   Positions<A> tiles_;    // [tile, channel]
-  A* images_;             // [sample, row, column, channel], padded to whole tiles
   int64_t width_, image_size_;
+  A* images_;  // [sample, row, column, channel], padded to whole tiles
 };
 
 }  // namespace
 
-void conv_relu_pool_winograd_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
+void conv_relu_pool_winograd_grad_weight(const ConvReluPoolBackward& p, int64_t begin, int64_t end) {
   with_type(p.sizes.dtype, [&](auto type) {
     using T = decltype(type);
-    const int64_t blocks = conv_output_blocks(p.sizes);
+    // All consecutive blocks of one client share the transform of its pixels.
+    const int64_t blocks = conv_output_blocks(p.sizes), most = min(end - begin, blocks);
+    WithScratch<WinogradWeightGradient<T>> gradient("conv_relu_pool_backward", p, most * kConvOutputs);
     for (int64_t i = begin; i < end;) {
-      // All consecutive blocks of one client share the transform of its pixels.
       const int64_t count = min(end - i, blocks - i % blocks);
-      WinogradWeightGradient<T> gradient(p, count * kConvOutputs, aligned<accumulate_t<T>>(scratch));
-      gradient.run(i / blocks, i % blocks * kConvOutputs);
+      gradient->run(i / blocks, i % blocks * kConvOutputs, count * kConvOutputs);
       i += count;
     }
   });
 }
 
-void conv_relu_pool_winograd_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch) {
+void conv_relu_pool_winograd_grad_x(const ConvReluPoolBackward& p, int64_t begin, int64_t end) {
   with_type(p.sizes.dtype, [&](auto type) {
     using T = decltype(type);
-    WinogradInputGradient<T> gradient(p, aligned<accumulate_t<T>>(scratch));
+    WithScratch<WinogradInputGradient<T>> gradient("conv_relu_pool_backward", p);
     const int64_t count = conv_winograd_samples(p.sizes), groups = conv_winograd_groups(p.sizes);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = i % groups * count;
       if (i == begin || first == 0) {
-        gradient.read_kernels(i / groups);
+        gradient->read_kernels(i / groups);
       }
-      gradient.run(i / groups, first, min(count, p.sizes.samples - first));
+      gradient->run(i / groups, first, min(count, p.sizes.samples - first));
     }
   });
 }

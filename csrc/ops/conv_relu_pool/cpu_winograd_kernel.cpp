@@ -12,12 +12,12 @@ class WinogradForward {
   using A = accumulate_t<T>;
   using Vector = typename Lanes<A>::Vector;
 
-  WinogradForward(const ConvReluPool& problem, A* scratch)
+  WinogradForward(const ConvReluPool& problem, Scratch& scratch)
       : p_(problem),
         winograd_(problem.sizes),
-        kernels_(scratch, problem.sizes.channels, winograd_.outputs),
-        pixels_(kernels_.end(), kConvTiles, winograd_.channels),
-        sums_(pixels_.end(), kConvTiles, winograd_.outputs) {
+        kernels_(problem.sizes.channels, winograd_.outputs, scratch),
+        pixels_(kConvTiles, winograd_.channels, scratch),
+        sums_(kConvTiles, winograd_.outputs, scratch) {
   }
 
   void read_kernels(int64_t client) {
@@ -29,8 +29,8 @@ class WinogradForward {
     const ConvReluPoolSizes& s = p_.sizes;
     winograd_.read_pixels(p_.x, client, first, count, pixels_);
     for (int position = 0; position < kPositions; ++position) {
-      multiply<A>(pixels_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
-                  s.channels, winograd_.outputs, sums_.matrix(position), false);
+      multiply(pixels_.template matrix<const A>(position), kernels_.template matrix<const A>(position), count,
+               s.channels, winograd_.outputs, sums_.matrix(position), false);
     }
     for (int64_t tile = 0; tile < count; ++tile) {
       for (int64_t output = 0; output < s.outputs; output += Lanes<A>::kCount) {
@@ -74,17 +74,17 @@ class WinogradForward {
 
 }  // namespace
 
-void conv_relu_pool_winograd(const ConvReluPool& p, int64_t begin, int64_t end, double* scratch) {
+void conv_relu_pool_winograd(const ConvReluPool& p, int64_t begin, int64_t end) {
   with_type(p.sizes.dtype, [&](auto type) {
     using T = decltype(type);
-    WinogradForward<T> forward(p, aligned<accumulate_t<T>>(scratch));
+    WithScratch<WinogradForward<T>> forward("conv_relu_pool", p);
     const int64_t tiles = p.sizes.samples * conv_tiles(p.sizes), blocks = conv_tile_blocks(tiles);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = i % blocks * kConvTiles;
       if (i == begin || first == 0) {
-        forward.read_kernels(i / blocks);
+        forward->read_kernels(i / blocks);
       }
-      forward.run(i / blocks, first, min(kConvTiles, tiles - first));
+      forward->run(i / blocks, first, min(kConvTiles, tiles - first));
     }
   });
 }

@@ -1,19 +1,17 @@
-// Problem structs passed from the tensor code of `conv_relu_pool` to its raw kernels, and sizes of scratch memory.
+// Problem structs passed from the tensor code of `conv_relu_pool` to its raw kernels.
 #pragma once
 
 #include <cstdint>
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/conv_relu_pool/tuning.h"
 
 namespace pfl {
 
-constexpr int64_t kConvMaxKernel = 7;  // a kernel row fits into kConvRowLanes
-constexpr int64_t kConvRowLanes = 8;
-constexpr int64_t kConvCacheLine = 16;                // floats in a cache line
+constexpr int64_t kConvMaxKernel = 7;
 constexpr int64_t kConvMaxValues = int64_t{1} << 24;  // values per sample, so that offsets fit into 32 bits
 constexpr int64_t kConvWinogradKernel = 5;            // kernel size of the Winograd path
-constexpr int64_t kConvWinogradChannels = 8;          // fewest input channels of the Winograd path
 constexpr uint8_t kConvInactive = 4;                  // index where ReLU returned 0; 0 to 3 are positions in the window
 
 // C clients with b samples each: c input channels of h x w pixels, o output channels. Each client has its own kernels.
@@ -60,34 +58,10 @@ struct ConvReluPoolBackward {
   int64_t samples_per_part;
 };
 
-constexpr int64_t kConvOutputs = 16;  // output channels per CPU task of grad_weight
-constexpr int64_t kConvTiles = 48;    // Winograd tiles multiplied at once: their matrices stay in cache
-
 namespace {  // one copy per instruction set, see cpu/simd/convert.h
 
 inline int64_t conv_round_up(int64_t count, int64_t to) {
   return (count + to - 1) / to * to;
-}
-
-// Size of a padded sample in the accumulation type. Rows are whole cache lines of floats; one extra line at the end,
-// because kernels load kConvRowLanes values at a time and may read past the last row.
-inline int64_t conv_padded_sample(const ConvReluPoolSizes& s) {
-  const int64_t pitch = conv_round_up(s.width + 2 * s.padding, kConvCacheLine);
-  return s.channels * (s.height + 2 * s.padding) * pitch + kConvCacheLine;
-}
-
-// Size of the packed kernels and biases of one client: output channels are contiguous and padded.
-inline int64_t conv_packed_weights(const ConvReluPoolSizes& s) {
-  return (s.channels * s.kernel * s.kernel + 1) * conv_round_up(s.outputs, kConvOutputs);
-}
-
-// Size of the staged gradients of kConvOutputs channels of one sample, with an offset for each.
-inline int64_t conv_staged_grads(const ConvReluPoolSizes& s) {
-  return 2 * s.pooled_height * s.pooled_width * kConvOutputs;
-}
-
-inline int64_t conv_weight_sums(const ConvReluPoolSizes& s) {
-  return kConvOutputs * (s.channels * s.kernel * kConvRowLanes + 1);
 }
 
 inline int64_t conv_output_blocks(const ConvReluPoolSizes& s) {
@@ -121,46 +95,18 @@ inline int64_t conv_winograd_groups(const ConvReluPoolSizes& s) {
   return (s.samples + conv_winograd_samples(s) - 1) / conv_winograd_samples(s);
 }
 
-// Image size of a sample, with padding and with the pixels that tiles cover beyond it.
-inline int64_t conv_winograd_width(const ConvReluPoolSizes& s) {
-  const int64_t padded = s.width + 2 * s.padding, tiles = 4 * conv_tiles_across(s) + 4;
-  return padded > tiles ? padded : tiles;
-}
-
-inline int64_t conv_winograd_image(const ConvReluPoolSizes& s) {
-  const int64_t padded = s.height + 2 * s.padding, tiles = 4 * ((s.pooled_height + 1) / 2) + 4;
-  return (padded > tiles ? padded : tiles) * conv_winograd_width(s) * conv_round_up(s.channels, kConvOutputs);
-}
-
-// Scratch values: for each of 64 positions the kernel matrix and the tile matrices on both sides of the product.
-inline int64_t conv_winograd_scratch(const ConvReluPoolSizes& s) {
-  const int64_t channels = conv_round_up(s.channels, kConvOutputs), outputs = conv_round_up(s.outputs, kConvOutputs);
-  return 64 * (channels * outputs + kConvTiles * (channels + outputs) + 3 * kConvCacheLine) + kConvCacheLine;
-}
-
 }  // namespace
 
 // [begin, end): range of the C * b samples.
-// scratch: zeros, conv_padded_sample + conv_packed_weights + kConvCacheLine doubles.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool, (const ConvReluPool& p, int64_t begin, int64_t end, double* scratch))
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool, (const ConvReluPool& p, int64_t begin, int64_t end))
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_x, (const ConvReluPoolBackward& p, int64_t begin, int64_t end))
 // [begin, end): range of the clients' blocks of kConvOutputs output channels.
-// scratch: zeros, 2 * conv_padded_sample + conv_staged_grads + conv_weight_sums + kConvCacheLine doubles.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_weight,
-                       (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
-// [begin, end): range of the C * b samples.
-// scratch: conv_padded_sample + conv_staged_grads + conv_packed_weights doubles.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_x,
-                       (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
-// Kernels of the Winograd path; scratch: conv_winograd_scratch values of the accumulation type.
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_grad_weight, (const ConvReluPoolBackward& p, int64_t begin, int64_t end))
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd_grad_weight, (const ConvReluPoolBackward& p, int64_t begin, int64_t end))
 // [begin, end): range of the clients' blocks of kConvTiles tiles.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd, (const ConvReluPool& p, int64_t begin, int64_t end, double* scratch))
-// [begin, end): range of the clients' blocks of kConvOutputs output channels.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd_grad_weight,
-                       (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
-// [begin, end): range of the clients' groups of conv_winograd_samples samples; scratch: conv_winograd_image more values
-// per sample of a group.
-PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd_grad_x,
-                       (const ConvReluPoolBackward& p, int64_t begin, int64_t end, double* scratch))
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd, (const ConvReluPool& p, int64_t begin, int64_t end))
+// [begin, end): range of the clients' groups of conv_winograd_samples samples.
+PFL_DECLARE_CPU_KERNEL(conv_relu_pool_winograd_grad_x, (const ConvReluPoolBackward& p, int64_t begin, int64_t end))
 
 }  // namespace pfl
 

@@ -4,10 +4,8 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kLogitsPerThread = 1 << 13;  // with fewer, waking a thread costs more than it saves
-
 int64_t grain(int64_t logits) {
-  return std::max<int64_t>(1, kLogitsPerThread / std::max<int64_t>(1, logits));
+  return std::max<int64_t>(1, kDistillLogitsPerThread / std::max<int64_t>(1, logits));
 }
 
 // Computes the means; partial sums are added in the order of the parts.

@@ -10,13 +10,13 @@ namespace PFL_CAPABILITY {
 namespace {
 
 constexpr int64_t kLanes = kDistillLanes;
-constexpr int64_t kTile = 256;  // classes per tile; a multiple of kLanes
+constexpr int64_t kTile = kDistillTile;
 
 template <class A>
-using Lanes = A[kLanes];
+using LaneSums = A[kLanes];
 
 template <class A>
-A reduce(Lanes<A>& lanes) {
+A reduce(LaneSums<A>& lanes) {
   for (int64_t width = kLanes / 2; width > 0; width /= 2) {
     for (int64_t lane = 0; lane < width; ++lane) {
       lanes[lane] = lanes[lane] + lanes[lane + width];
@@ -27,7 +27,7 @@ A reduce(Lanes<A>& lanes) {
 
 // Adds whole groups of lanes; the last group is zero-padded.
 template <class A>
-void add(Lanes<A>& __restrict lanes, const A* __restrict x, int64_t padded) {
+void add(LaneSums<A>& __restrict lanes, const A* __restrict x, int64_t padded) {
   for (int64_t j = 0; j < padded; j += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       lanes[lane] = lanes[lane] + x[j + lane];
@@ -36,7 +36,7 @@ void add(Lanes<A>& __restrict lanes, const A* __restrict x, int64_t padded) {
 }
 
 template <class A>
-void add_products(Lanes<A>& __restrict lanes, const A* __restrict x, const A* __restrict y, int64_t padded) {
+void add_products(LaneSums<A>& __restrict lanes, const A* __restrict x, const A* __restrict y, int64_t padded) {
   for (int64_t j = 0; j < padded; j += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       lanes[lane] = lanes[lane] + x[j + lane] * y[j + lane];
@@ -46,7 +46,7 @@ void add_products(Lanes<A>& __restrict lanes, const A* __restrict x, const A* __
 
 template <class A>
 A tile_max(const A* __restrict x, int64_t padded, A initial) {
-  Lanes<A> lanes;
+  LaneSums<A> lanes;
   for (int64_t lane = 0; lane < kLanes; ++lane) {
     lanes[lane] = initial;
   }
@@ -114,7 +114,7 @@ struct Row {
         max[k] = tile_max(d[k], padded, begin == 0 ? d[k][0] : max[k]);
       }
     }
-    Lanes<A> s_lanes[3] = {}, u_lanes = {}, x_g_lanes = {}, x_p_lanes = {};
+    LaneSums<A> s_lanes[3] = {}, u_lanes = {}, x_g_lanes = {}, x_p_lanes = {};
     for (int64_t begin = 0; begin < in.classes; begin += kTile) {
       if (in.classes > kTile) {
         read(begin);
@@ -183,7 +183,7 @@ void forward(const DistillForward& p, int64_t begin, int64_t end) {
     const int64_t first = index % parts * kDistillPartRows;
     const int64_t left = p.in.rows - first;
     const int64_t count = left < kDistillPartRows ? left : kDistillPartRows;
-    Lanes<double> sums[kDistillTerms] = {};
+    LaneSums<double> sums[kDistillTerms] = {};
     for (int64_t i = 0; i < count; ++i) {
       const int64_t at = index / parts * p.in.rows + first + i;
       row.measure(at);

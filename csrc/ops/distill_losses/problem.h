@@ -12,12 +12,12 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/distill_losses/tuning.h"
 
 namespace pfl {
 
-constexpr int kDistillTerms = 4;          // gce, lce, ent, dis
-constexpr int64_t kDistillLanes = 16;     // lanes of sums over classes and over rows; CUDA uses 16 threads per row
-constexpr int64_t kDistillPartRows = 64;  // rows per set of partial sums
+constexpr int kDistillTerms = 4;       // gce, lce, ent, dis
+constexpr int64_t kDistillLanes = 16;  // lanes of sums over classes and over rows; CUDA uses 16 threads per row
 
 struct DistillInputs {
   Float dtype;

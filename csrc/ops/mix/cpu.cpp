@@ -3,8 +3,6 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kTilesPerThread = 16;  // with fewer, waking a thread costs more than it saves
-
 struct CpuKernel {
   static constexpr int64_t kTile = kMixTile;
 
@@ -13,14 +11,14 @@ struct CpuKernel {
 
   void forward(const MixForward& problem, const MixPlan& plan) {
     const std::vector<int64_t> first_tile = plan.first_tiles(kTile);
-    torch::stable::parallel_for(0, first_tile.back(), kTilesPerThread, [&](int64_t begin, int64_t end) {
+    torch::stable::parallel_for(0, first_tile.back(), kMixTilesPerThread, [&](int64_t begin, int64_t end) {
       PFL_CPU_KERNEL(mix_forward)(problem, first_tile.data(), begin, end);
     });
   }
 
   void backward(const MixBackward& problem, const MixPlan& plan) {
     const std::vector<int64_t> first_tile = plan.first_tiles(kTile);
-    torch::stable::parallel_for(0, first_tile.back(), kTilesPerThread, [&](int64_t begin, int64_t end) {
+    torch::stable::parallel_for(0, first_tile.back(), kMixTilesPerThread, [&](int64_t begin, int64_t end) {
       PFL_CPU_KERNEL(mix_backward)(problem, first_tile.data(), begin, end);
     });
     if (problem.partial) {

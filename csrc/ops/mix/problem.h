@@ -5,6 +5,7 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/mix/tuning.h"
 
 namespace pfl {
 
@@ -43,9 +44,6 @@ struct MixBackward {
   double* partial;            // [tiles] sums of the tiles, or null
   double* grad_choice;        // [rows, segments], zeroed, or null
 };
-
-constexpr int64_t kMixTile = 1024;      // columns per CPU tile
-constexpr int64_t kMixCudaTile = 2048;  // columns per CUDA block
 
 inline int64_t mix_tiles_per_row(const MixTensors& in, int64_t t, int64_t tile) {
   return (in.columns[t] + tile - 1) / tile;

@@ -4,14 +4,12 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kWorkPerThread = 1 << 17;  // multiply-adds below which waking a thread costs more than it saves
-
 template <class Problem, class Kernel>
 void run_blocks(const Problem& problem, Kernel kernel) {
   const int64_t samples = std::min(kProjectRows, problem.sizes.samples);
   const int64_t work = 2 * samples * problem.sizes.features * (problem.of_g.rank + problem.of_p.rank);
   torch::stable::parallel_for(0, problem.sizes.clients * project_row_blocks(problem.sizes.samples),
-                              std::max<int64_t>(1, kWorkPerThread / std::max<int64_t>(1, work)),
+                              std::max<int64_t>(1, kProjectWorkPerThread / std::max<int64_t>(1, work)),
                               [&](int64_t begin, int64_t end) { kernel(problem, begin, end); });
 }
 

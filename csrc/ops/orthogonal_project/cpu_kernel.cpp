@@ -1,121 +1,141 @@
 // CPU kernels of `orthogonal_project`, compiled once per instruction set into namespace PFL_CAPABILITY.
-// Both products, f A and (f A) A^T, use the register tiles of cpu_tiles.h.
-#include "ops/orthogonal_project/cpu_tiles.h"
+// Both products, f A and (f A) A^T, are those of cpu/simd/tile.h.
+#include "ops/orthogonal_project/problem.h"
+
+#include "cpu/simd/convert.h"
+#include "cpu/simd/tile.h"
+#include "cpu/simd/transpose.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
+template <class A>
+int64_t whole_vectors(int64_t count) {
+  return (count + Lanes<A>::kCount - 1) / Lanes<A>::kCount * Lanes<A>::kCount;
+}
+
+// Copies `depth` rows and `count` columns of a basis, columns zero-padded to whole vectors.
+template <class T, class A>
+void pack(const T* basis, int64_t rank, int64_t depth, int64_t count, A* panel) {
+  for (int64_t i = 0; i < depth; ++i) {
+    A buffer[kProjectBlock];
+    const A* row = widen(basis + i * rank, count, buffer);
+    for (int64_t k = 0; k < count; k += Lanes<A>::kCount) {
+      Lanes<A>::store(Lanes<A>::load(row + k, count - k), panel + i * kProjectBlock + k);
+    }
+  }
+}
+
+// Transposes `count` rows and `depth` columns of a basis, zero-padded to whole vectors of rows.
+template <class T, class A>
+void pack_transposed(const T* basis, int64_t rank, int64_t count, int64_t depth, A* panel) {
+  constexpr int64_t kCount = Lanes<A>::kCount;
+  for (int64_t first = 0; first < count; first += kCount) {
+    A buffers[kCount][kProjectDepth];
+    const A* row[kCount];
+    for (int64_t r = 0; r < kCount; ++r) {
+      row[r] = buffers[r];
+      if (first + r < count) {
+        row[r] = widen(basis + (first + r) * rank, depth, buffers[r]);
+      } else {
+        std::memset(buffers[r], 0, sizeof buffers[r]);
+      }
+    }
+    transpose_rows(row, depth, panel + first, kProjectBlock);
+  }
+}
+
 // Projection of a block of samples of one client onto one subspace.
 template <class T>
 struct Projection {
   using A = accumulate_t<T>;
-  static constexpr int64_t kPanel = Lanes<A>::kPanel;
+  static constexpr int64_t kCount = Lanes<A>::kCount;
   const T* basis;
   int64_t rank, features, rows;
-  A* coordinates[kRows];
+  Matrix<A> coordinates;  // [rows, padded rank]
 
   Projection(const ProjectSizes& sizes, const Subspace& space, int64_t client, int64_t first)
       : basis(static_cast<const T*>(space.basis) + client * space.stride),
         rank(space.rank),
         features(sizes.features),
-        rows(min(kRows, sizes.samples - first)) {
-    for (int64_t r = 0; r < rows; ++r) {
-      coordinates[r] = static_cast<A*>(space.coordinates) + (client * sizes.samples + first + r) * space.padded_rank;
-      for (int64_t k = 0; k < space.padded_rank; ++k) {
-        coordinates[r][k] = A(0);
-      }
-    }
+        rows(min(kProjectRows, sizes.samples - first)),
+        coordinates{static_cast<A*>(space.coordinates) + (client * sizes.samples + first) * space.padded_rank,
+                    space.padded_rank, 1} {
   }
 
-  // coordinates = values * basis. load(feature, count, row) sets row[r] to values of sample r from `feature` on.
+  // coordinates = values * basis. load(feature, count) returns the values of all samples from `feature` on.
   template <class Load>
   void find_coordinates(Load load) const {
-    for (int64_t begin = 0; begin < features; begin += kDepth) {
-      const int64_t depth = min(kDepth, features - begin);
-      const A* row[kRows];
-      load(begin, depth, row);
-      for (int64_t k = 0; k < rank; k += kPanel) {
-        add_coordinates(row, begin, depth, k);
+    if (rank == 0) {
+      return;
+    }
+    std::memset(coordinates.data, 0, static_cast<size_t>(rows * coordinates.row) * sizeof(A));
+    for (int64_t begin = 0; begin < features; begin += kProjectDepth) {
+      const int64_t depth = min(kProjectDepth, features - begin);
+      const Matrix<const A> values = load(begin, depth);
+      int64_t k = 0;
+      if constexpr (sizeof(T) == sizeof(A)) {
+        k = rank / kCount * kCount;
+        multiply(values, {basis + begin * rank, rank, 1}, rows, depth, k, coordinates, true);
+      }
+      for (; k < rank; k += kProjectBlock) {
+        const int64_t count = min(kProjectBlock, rank - k);
+        A panel[kProjectDepth * kProjectBlock];
+        pack(basis + begin * rank + k, rank, depth, count, panel);
+        multiply(values, {panel, kProjectBlock, 1}, rows, depth, whole_vectors<A>(count), shifted(k), true);
       }
     }
   }
 
-  void add_coordinates(const A* const* row, int64_t begin, int64_t depth, int64_t k) const {
-    const int64_t count = min(kPanel, rank - k);
-    const T* columns = basis + begin * rank + k;
-    A* out[kRows];
-    for (int64_t r = 0; r < rows; ++r) {
-      out[r] = coordinates[r] + k;
-    }
-    if constexpr (!kNarrow<T>) {
-      if (count == kPanel) {
-        return add_products_of_rows<A, 2>(row, rows, columns, rank, depth, out);
-      }
-      if (count == kPanel / 2) {
-        return add_products_of_rows<A, 1>(row, rows, columns, rank, depth, out);
-      }
-    }
-    A panel[kDepth * kPanel];
-    pack(columns, rank, depth, count, panel);
-    if (count <= kPanel / 2) {
-      add_products_of_rows<A, 1>(row, rows, panel, kPanel, depth, out);
-    } else {
-      add_products_of_rows<A, 2>(row, rows, panel, kPanel, depth, out);
+  // block[r][0 .. kProjectBlock) = coordinates * basis^T from feature `begin` on, zero-padded.
+  void expand(int64_t begin, A (*block)[kProjectBlock]) const {
+    const int64_t count = min(kProjectBlock, features - begin), columns = whole_vectors<A>(count);
+    std::memset(block, 0, static_cast<size_t>(rows) * sizeof *block);
+    for (int64_t k = 0; k < rank; k += kProjectDepth) {
+      const int64_t depth = min(kProjectDepth, rank - k);
+      A panel[kProjectDepth * kProjectBlock];
+      pack_transposed(basis + begin * rank + k, rank, count, depth, panel);
+      const Matrix<A> left = shifted(k);
+      multiply({left.data, left.row, 1}, {panel, kProjectBlock, 1}, rows, depth, columns, {block[0], kProjectBlock, 1},
+               true);
     }
   }
 
-  // block[r][0 .. kBlock) = coordinates * basis^T from feature `begin` on, zero-padded.
-  void expand(int64_t begin, A (*block)[kBlock]) const {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = 0; j < kBlock; ++j) {
-        block[r][j] = A(0);
-      }
-    }
-    A panel[kDepth * kPanel];
-    for (int64_t j = 0; j < kBlock && begin + j < features; j += kPanel) {
-      A* out[kRows];
-      for (int64_t r = 0; r < rows; ++r) {
-        out[r] = block[r] + j;
-      }
-      for (int64_t k = 0; k < rank; k += kDepth) {
-        const int64_t depth = min(kDepth, rank - k);
-        const A* row[kRows];
-        for (int64_t r = 0; r < rows; ++r) {
-          row[r] = coordinates[r] + k;
-        }
-        pack_transposed(basis + (begin + j) * rank + k, rank, min(kPanel, features - begin - j), depth, panel);
-        add_products_of_rows<A, 2>(row, rows, panel, kPanel, depth, out);
-      }
-    }
+  Matrix<A> shifted(int64_t k) const {
+    return {coordinates.data + k, coordinates.row, 1};
   }
 };
 
 template <class A>
 void relu(A* values) {
-  for (int64_t j = 0; j < kBlock; ++j) {
+  for (int64_t j = 0; j < kProjectBlock; ++j) {
     values[j] = values[j] < A(0) ? A(0) : values[j];
   }
 }
 
 template <class A>
 void blend(const A* __restrict g, const A* __restrict p, A share_g, A share_p, A* __restrict fused) {
-  for (int64_t j = 0; j < kBlock; ++j) {
+  for (int64_t j = 0; j < kProjectBlock; ++j) {
     fused[j] = share_g * g[j] + share_p * p[j];
   }
 }
 
+// Sums 64 bytes of lanes on every instruction set, so all give the same bits.
 template <class A>
 A dot(const A* g, const A* p) {
-  using Vector = typename Lanes<A>::Vector;
-  using Unaligned = typename Lanes<A>::Unaligned;
-  Vector sum = {};
-  for (int64_t j = 0; j < kBlock; j += Lanes<A>::kCount) {
-    sum = sum + *reinterpret_cast<const Unaligned*>(g + j) * *reinterpret_cast<const Unaligned*>(p + j);
+  constexpr int64_t kLanes = 64 / sizeof(A), kCount = Lanes<A>::kCount;
+  typename Lanes<A>::Vector sum[kLanes / kCount] = {};
+  for (int64_t j = 0; j < kProjectBlock; j += kLanes) {
+    for (int64_t v = 0; v < kLanes / kCount; ++v) {
+      const int64_t at = j + v * kCount;
+      sum[v] = multiply_add(Lanes<A>::load(g + at), Lanes<A>::load(p + at), sum[v]);
+    }
   }
-  A total = A(0);
-  for (int64_t lane = 0; lane < Lanes<A>::kCount; ++lane) {
-    total = total + sum[lane];
+  A lanes[kLanes], total = A(0);
+  std::memcpy(lanes, sum, sizeof lanes);
+  for (const A lane : lanes) {
+    total = total + lane;
   }
   return total;
 }
@@ -127,21 +147,27 @@ void forward_block(const OrthogonalProject& problem, int64_t client, int64_t fir
   const int64_t offset = (client * sizes.samples + first) * sizes.features;
   const Projection<T> onto_g(sizes, problem.of_g, client, first), onto_p(sizes, problem.of_p, client, first);
   const int64_t rows = onto_g.rows;
-  A buffers[kRows][kDepth];
+  A buffers[kProjectRows][kProjectDepth];
   const auto features_of = [&](const void* f) {
-    return [&, f](int64_t begin, int64_t count, const A** row) {
-      for (int64_t r = 0; r < rows; ++r) {
-        row[r] = widen(static_cast<const T*>(f) + offset + r * sizes.features + begin, count, buffers[r]);
+    return [&, f](int64_t begin, int64_t count) -> Matrix<const A> {
+      const T* values = static_cast<const T*>(f) + offset + begin;
+      if constexpr (sizeof(T) == sizeof(A)) {
+        return {values, sizes.features, 1};
+      } else {
+        for (int64_t r = 0; r < rows; ++r) {
+          widen(values + r * sizes.features, count, buffers[r]);
+        }
+        return {buffers[0], kProjectDepth, 1};
       }
     };
   };
   onto_g.find_coordinates(features_of(problem.f_g));
   onto_p.find_coordinates(features_of(problem.f_p));
   const A share_g = static_cast<A>(sizes.alpha), share_p = static_cast<A>(1 - sizes.alpha);
-  A inner[kRows] = {};
-  for (int64_t begin = 0; begin < sizes.features; begin += kBlock) {
-    const int64_t count = min(kBlock, sizes.features - begin);
-    A g[kRows][kBlock], p[kRows][kBlock], fused[kBlock];
+  A inner[kProjectRows] = {};
+  for (int64_t begin = 0; begin < sizes.features; begin += kProjectBlock) {
+    const int64_t count = min(kProjectBlock, sizes.features - begin);
+    A g[kProjectRows][kProjectBlock], p[kProjectRows][kProjectBlock], fused[kProjectBlock];
     onto_g.expand(begin, g);
     onto_p.expand(begin, p);
     for (int64_t r = 0; r < rows; ++r) {
@@ -170,7 +196,7 @@ struct Pullback {
 
   // Gradient of the projected features of one sample, `count` elements from `at` on.
   void find_cotangent(int64_t sample, int64_t at, int64_t count, A* __restrict out) const {
-    A buffer[kDepth];
+    A buffer[kProjectDepth];
     for (int64_t j = 0; j < count; ++j) {
       out[j] = A(0);
     }
@@ -197,7 +223,7 @@ struct Pullback {
   }
 
   static void add_scaled(const T* row, A factor, int64_t count, A* __restrict out) {
-    A buffer[kDepth];
+    A buffer[kProjectDepth];
     const A* values = widen(row, count, buffer);
     for (int64_t j = 0; j < count; ++j) {
       out[j] = out[j] + factor * values[j];
@@ -208,18 +234,18 @@ struct Pullback {
     const ProjectSizes& sizes = problem.sizes;
     const Projection<T> onto(sizes, space, client, first);
     const int64_t sample = client * sizes.samples + first;
-    A buffers[kRows][kDepth];
-    onto.find_coordinates([&](int64_t begin, int64_t count, const A** row) {
+    A buffers[kProjectRows][kProjectDepth];
+    onto.find_coordinates([&](int64_t begin, int64_t count) -> Matrix<const A> {
       for (int64_t r = 0; r < onto.rows; ++r) {
         find_cotangent(sample + r, (sample + r) * sizes.features + begin, count, buffers[r]);
-        row[r] = buffers[r];
       }
+      return {buffers[0], kProjectDepth, 1};
     });
-    for (int64_t begin = 0; begin < sizes.features; begin += kBlock) {
-      A block[kRows][kBlock];
+    for (int64_t begin = 0; begin < sizes.features; begin += kProjectBlock) {
+      A block[kProjectRows][kProjectBlock];
       onto.expand(begin, block);
       for (int64_t r = 0; r < onto.rows; ++r) {
-        narrow(block[r], min(kBlock, sizes.features - begin),
+        narrow(block[r], min(kProjectBlock, sizes.features - begin),
                static_cast<T*>(grad) + (sample + r) * sizes.features + begin);
       }
     }
@@ -250,21 +276,8 @@ template <class Problem>
 void run_blocks(const Problem& p, int64_t begin, int64_t end) {
   const int64_t blocks = project_row_blocks(p.sizes.samples);
   for (int64_t task = begin; task < end; ++task) {
-    const int64_t client = task / blocks, first = task % blocks * kRows;
-    switch (p.sizes.dtype) {
-      case Float::kDouble:
-        run_block<double>(p, client, first);
-        break;
-      case Float::kFloat:
-        run_block<float>(p, client, first);
-        break;
-      case Float::kBFloat16:
-        run_block<BFloat16>(p, client, first);
-        break;
-      case Float::kHalf:
-        run_block<Half>(p, client, first);
-        break;
-    }
+    const int64_t client = task / blocks, first = task % blocks * kProjectRows;
+    with_type(p.sizes.dtype, [&](auto type) { run_block<decltype(type)>(p, client, first); });
   }
 }
 

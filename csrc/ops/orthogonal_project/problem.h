@@ -5,6 +5,7 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/orthogonal_project/tuning.h"
 
 namespace pfl {
 
@@ -45,7 +46,6 @@ struct OrthogonalProjectBackward {
   void *grad_g, *grad_p;                      // [C, b, d]
 };
 
-constexpr int64_t kProjectRows = 32;   // samples per CPU task, which share each load of a basis value
 constexpr int64_t kProjectLanes = 16;  // padding of the rank
 
 namespace {  // one copy per instruction set, see cpu/simd/convert.h

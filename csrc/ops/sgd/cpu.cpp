@@ -3,8 +3,6 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kTilesPerThread = 8;  // with fewer, waking a thread costs more than it saves
-
 void sgd_cpu(std::vector<Tensor> params, std::vector<Tensor> grads, std::vector<Tensor> momentum_buffers,
              std::vector<Tensor> center, double lr, double momentum, double dampening, double weight_decay,
              bool nesterov, double proximal, bool first_step) {
@@ -15,7 +13,7 @@ void sgd_cpu(std::vector<Tensor> params, std::vector<Tensor> grads, std::vector<
       const int64_t tiles_per_row = (problem.columns[t] + kSgdTile - 1) / kSgdTile;
       first_tile.push_back(first_tile.back() + problem.rows[t] * tiles_per_row);
     }
-    torch::stable::parallel_for(0, first_tile.back(), kTilesPerThread, [&](int64_t begin, int64_t end) {
+    torch::stable::parallel_for(0, first_tile.back(), kSgdTilesPerThread, [&](int64_t begin, int64_t end) {
       PFL_CPU_KERNEL(sgd)(problem, first_tile.data(), begin, end);
     });
   });

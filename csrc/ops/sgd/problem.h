@@ -5,6 +5,7 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/sgd/tuning.h"
 
 namespace pfl {
 
@@ -23,8 +24,6 @@ struct Sgd {
   double lr, momentum, dampening, weight_decay, proximal;
   int64_t nesterov, first_step;
 };
-
-constexpr int64_t kSgdTile = 2048;  // columns per CPU tile: all operands stay in L1
 
 // first_tile [T + 1]: index of the first tile of each tensor. [begin, end): range of tiles.
 PFL_DECLARE_CPU_KERNEL(sgd, (const Sgd& p, const int64_t* first_tile, int64_t begin, int64_t end))

@@ -1,0 +1,73 @@
+"""Runs operators with sanitizers: ``python -m tests.sanitize [address] [thread]``, by default both.
+
+``address``: contract and drawn sizes of all operators with AddressSanitizer and UndefinedBehaviorSanitizer, on every
+instruction set of the processor. ``thread``: rounds of the threads executor with ThreadSanitizer, then a race that it
+must report.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import torch
+
+from pfl_fast import ops
+from tests.ops.test_instruction_sets import INSTRUCTION_SETS, KERNEL_TESTS
+from tests.sanitize.library import environment, library
+
+LOADED = "import torch; from pfl_fast import ops; print(ops.NATIVE.folder, torch.ops.pfl_fast.cpu_capability())"
+PYTEST = [
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "--capture=sys",
+]  # sanitizers write to the stderr of the process
+# torch.compile starts a compiler, and tests/ops/test_instruction_sets.py processes of its own.
+CONTRACT = [*PYTEST, "tests/ops", "--ignore", "tests/ops/test_instruction_sets.py", "-k", "not compile"]
+KERNELS = [*PYTEST, "tests/ops/test_contract.py", "tests/ops/test_any_size.py", "-k", f"{KERNEL_TESTS} or any_size"]
+ROUNDS = ["-m", "tests.sanitize.threads"]
+
+
+def run(title: str, arguments: list[str], variables: dict[str, str], fails: bool = False) -> bool:
+    """Runs Python and returns True if it succeeds, or fails as it must."""
+    print(f"== {title}", flush=True)
+    start = time.monotonic()
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} if fails else {}
+    code = subprocess.run([sys.executable, *arguments], env=variables, check=False, **output).returncode
+    passed = (code != 0) == fails
+    print(f"{'passed' if passed else 'FAILED'} in {time.monotonic() - start:.0f} s", flush=True)
+    return passed
+
+
+def address() -> list[bool]:
+    """Returns whether each instruction set passes; the best one runs all tests of operators."""
+    compiled, best = library("address"), torch.ops.pfl_fast.cpu_capability()
+    results = []
+    for name in INSTRUCTION_SETS[: INSTRUCTION_SETS.index(best) + 1]:
+        variables = environment("address", compiled, name)
+        loaded = subprocess.run(
+            [sys.executable, "-c", LOADED], env=variables, capture_output=True, text=True, check=True
+        )
+        assert loaded.stdout.split() == [str(compiled), name], loaded
+        results.append(run(f"AddressSanitizer, UBSan: {name}", CONTRACT if name == best else KERNELS, variables))
+    return results
+
+
+def thread() -> list[bool]:
+    """Returns whether the threads executor has no race, and whether a race is found."""
+    variables = environment("thread", library("thread"))
+    workers = f"ThreadSanitizer: {2 * (os.cpu_count() or 1)} workers"
+    return [run(workers, ROUNDS, variables), run("ThreadSanitizer: a race", [*ROUNDS, "race"], variables, fails=True)]
+
+
+CHECKS = {"address": address, "thread": thread}
+
+if __name__ == "__main__":
+    assert ops.NATIVE.available, ops.NATIVE.problem
+    results = [passed for name in sys.argv[1:] or CHECKS for passed in CHECKS[name]()]
+    sys.exit(results.count(False))
