@@ -1,5 +1,5 @@
 // Schemas of all pfl_fast operators. Contracts and kernels are in ops/<op>/.
-#include <torch/csrc/stable/library.h>
+#include "common/torch.h"
 
 STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def("aggregate(Tensor[] stacked, Tensor weights, bool count_nonfinite) -> (Tensor[], Tensor)");

@@ -1,14 +1,10 @@
 // Input checks of all operators. Messages read "pfl_fast::<op>: <argument> must <expectation>, got <value>".
 #pragma once
 
-#include <torch/csrc/stable/tensor.h>
-
-#include <sstream>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "common/dtype.h"
+#include "common/torch.h"
 
 namespace pfl {
 

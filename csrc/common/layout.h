@@ -1,10 +1,6 @@
 // Memory layouts: tensors of one shape as strided rows of contiguous columns, and channels-last images.
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <vector>
-
 #include "common/check.h"
 
 namespace pfl {

@@ -1,10 +1,8 @@
 #include "cpu/capability.h"
 
-#include <torch/csrc/stable/library.h>
+#include "common/torch.h"
 
-#include <algorithm>
 #include <cstdlib>
-#include <string>
 
 namespace pfl {
 namespace {

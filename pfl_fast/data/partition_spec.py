@@ -29,7 +29,7 @@ class PartitionSpec:
         "minimum number of samples per client; none: batch_size / test_fraction, at most half an equal share",
         minimum=0,
     )
-    per_client: int | None = option(None, "use at most N training samples per client", minimum=1)
+    per_client: int | None = option(None, "use at most N training samples per client, drawn at random", minimum=1)
     draw_clients: int | None = option(None, "keep only N clients of the partition, drawn at random", minimum=1)
     test: str | None = option(
         None,

@@ -145,12 +145,12 @@ def test_a_client_too_small_for_a_share_still_gets_one_official_test():
     assert [len(test) for test in made.test] == [1, 1, 1]
 
 
-def test_domain_per_client_is_the_official_parts_in_order():
+def test_domain_is_the_official_parts_in_order():
     dataset = three_domains()
-    made = partitioned(dataset, "domain", per_client=9)
+    made = partitioned(dataset, "domain")
     for number in range(3):
         here = dataset.domain == number
-        np.testing.assert_array_equal(made.train[number], np.flatnonzero(here & ~dataset.test)[:9])
+        np.testing.assert_array_equal(made.train[number], np.flatnonzero(here & ~dataset.test))
         np.testing.assert_array_equal(made.test[number], np.flatnonzero(here & dataset.test))
 
 
@@ -354,3 +354,17 @@ def test_awkward_sizes():
             assert samples < clients
             continue
         assert len(all_indices(made)) == samples
+
+
+def test_per_client_draws_at_random_from_samples_sorted_by_class():
+    """Archives often list samples class by class: the first N would have few of the classes."""
+    y, domain = np.tile(np.repeat(np.arange(5), 40), 2), np.repeat([0, 1], 200)
+    dataset = labelled(y, test=np.zeros(400, dtype=bool), domain=domain, domains=("photo", "sketch"))
+    spec = PartitionSpec(partition="domain", per_client=50, test="split", test_fraction=0.1)
+    partition = make_partition(dataset, spec)
+    assert [len(index) for index in partition.train] == [50, 50]
+    for index in partition.train:
+        assert np.bincount(y[index], minlength=5).min() >= 3
+        assert (np.diff(index) > 0).all()
+    other = make_partition(dataset, PartitionSpec(**{**vars(spec), "seed": 1}))
+    assert set(other.train[0]) != set(partition.train[0])

@@ -1,8 +1,6 @@
 // Device guard, current stream and error check of a CUDA launch.
 #pragma once
 
-#include <torch/csrc/stable/accelerator.h>
-
 #include "common/check.h"
 
 extern "C" const char* pfl_cuda_error_string(int error);

@@ -17,14 +17,6 @@
 //   };
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
-#include <algorithm>
-#include <cmath>
-#include <tuple>
-#include <vector>
-
 #include "common/check.h"
 #include "ops/aggregate/problem.h"
 

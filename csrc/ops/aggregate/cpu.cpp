@@ -1,5 +1,4 @@
 // `aggregate` on CPU tensors: splits the work over threads. The kernels are in cpu_kernel.cpp.
-#include <torch/csrc/stable/library.h>
 
 #include <mutex>
 

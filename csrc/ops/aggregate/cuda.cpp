@@ -1,5 +1,4 @@
 // `aggregate` on CUDA tensors: device, stream, launch. The arithmetic is in cuda_kernel.cu.
-#include <torch/csrc/stable/library.h>
 
 #include "cuda/common/launch.h"
 #include "ops/aggregate/contract.h"

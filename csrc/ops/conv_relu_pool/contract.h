@@ -11,11 +11,6 @@
 //   gradients flow through the pixel at `index` only
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <tuple>
-#include <vector>
-
 #include "common/check.h"
 #include "common/layout.h"
 #include "ops/conv_relu_pool/problem.h"

@@ -1,11 +1,6 @@
 // `conv_relu_pool` on CPU tensors: splits the work over threads. The kernels are in cpu_*kernel.cpp.
 #include "ops/conv_relu_pool/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
-#include <algorithm>
-#include <memory>
-
 namespace pfl {
 namespace {
 

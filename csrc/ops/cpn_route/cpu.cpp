@@ -1,10 +1,6 @@
 // `cpn_route` on CPU tensors: splits the rows over threads. The kernels are in cpu_kernel.cpp.
 #include "ops/cpn_route/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
-#include <algorithm>
-
 namespace pfl {
 namespace {
 

@@ -1,8 +1,6 @@
 // `cpn_route` on CUDA tensors: device, stream, launch. The arithmetic is in cuda_kernel.cu.
 #include "ops/cpn_route/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/common/launch.h"
 
 namespace pfl {

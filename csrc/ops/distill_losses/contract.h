@@ -7,11 +7,6 @@
 //                  ent = mean sum_c p_u log p_u       dis = mean KL(p_p || p_g) + KL(p_g || p_p)
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <tuple>
-#include <vector>
-
 #include "common/check.h"
 #include "ops/distill_losses/problem.h"
 

@@ -1,10 +1,6 @@
 // `distill_losses` on CPU tensors: splits the work over threads. The kernels are in cpu_kernel.cpp.
 #include "ops/distill_losses/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
-#include <algorithm>
-
 namespace pfl {
 namespace {
 

@@ -13,13 +13,6 @@
 //   grad_logits = m_s * (1 - m_s) / tau * z * (grad_selected - grad_rest), in hard mode too (straight-through)
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <cmath>
-#include <optional>
-#include <tuple>
-#include <vector>
-
 #include "common/check.h"
 #include "ops/gumbel_mask/problem.h"
 #include "ops/philox_uniform/contract.h"

@@ -1,8 +1,6 @@
 // `gumbel_mask` on CPU tensors: splits the work over threads. The kernels are in cpu_kernel.cpp.
 #include "ops/gumbel_mask/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
 namespace pfl {
 namespace {
 

@@ -7,12 +7,6 @@
 //   hard            rounds c to 1 for c >= 0.5, else to 0; gradients are those of the soft choice (straight-through)
 #pragma once
 
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-
-#include <tuple>
-#include <vector>
-
 #include "common/check.h"
 #include "ops/mix/problem.h"
 

@@ -7,12 +7,6 @@
 //   weights     [*batch, 3, b, b]: -2 dk/dD of the pairs (x, x), (y, y), (x, y), saved for the backward
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <cmath>
-#include <tuple>
-#include <vector>
-
 #include "common/check.h"
 #include "ops/mmd_rbf/problem.h"
 

@@ -1,10 +1,6 @@
 // `mmd_rbf` on CPU tensors: splits the work over threads. The kernels are in cpu_kernel.cpp.
 #include "ops/mmd_rbf/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
-#include <algorithm>
-
 namespace pfl {
 namespace {
 

@@ -8,13 +8,6 @@
 //   inner             [*batch, b]: dot product g . p of each sample
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <cmath>
-#include <optional>
-#include <tuple>
-#include <vector>
-
 #include "common/check.h"
 #include "ops/orthogonal_project/problem.h"
 

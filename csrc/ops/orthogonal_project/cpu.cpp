@@ -1,10 +1,6 @@
 // `orthogonal_project` on CPU tensors: splits the work over threads. The kernels are in cpu_kernel.cpp.
 #include "ops/orthogonal_project/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
-#include <algorithm>
-
 namespace pfl {
 namespace {
 

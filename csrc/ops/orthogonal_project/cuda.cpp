@@ -1,7 +1,5 @@
 #include "ops/orthogonal_project/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/common/launch.h"
 
 namespace pfl {

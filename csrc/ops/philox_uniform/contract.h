@@ -5,10 +5,6 @@
 //   result  [*batch, *shape] float32: result[c].flatten()[i] = uniform_from(philox(seed[c], i / 4)[i % 4])
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <vector>
-
 #include "common/check.h"
 #include "ops/philox_uniform/problem.h"
 

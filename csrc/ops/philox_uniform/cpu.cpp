@@ -1,7 +1,5 @@
 #include "ops/philox_uniform/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
 namespace pfl {
 namespace {
 

@@ -11,13 +11,6 @@
 //   gradients   dh = r * g_global + s * g_personal;   da = [d, -d] with d = r * s / tau * h * (g_global - g_personal)
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <cmath>
-#include <optional>
-#include <tuple>
-#include <vector>
-
 #include "common/check.h"
 #include "ops/philox_uniform/contract.h"
 #include "ops/route/problem.h"

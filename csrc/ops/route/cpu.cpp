@@ -1,10 +1,6 @@
 // `route` on CPU tensors: splits the rows over threads. The kernels are in cpu_kernel.cpp.
 #include "ops/route/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
-#include <algorithm>
-
 namespace pfl {
 namespace {
 

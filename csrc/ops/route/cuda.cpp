@@ -1,8 +1,6 @@
 // `route` on CUDA tensors: device, stream, launch. The arithmetic is in cuda_kernel.cu.
 #include "ops/route/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/common/launch.h"
 
 namespace pfl {

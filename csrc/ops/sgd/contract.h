@@ -11,11 +11,6 @@
 // computed in float and rounded once at the end.
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <cmath>
-#include <vector>
-
 #include "common/check.h"
 #include "common/layout.h"
 #include "ops/sgd/problem.h"

@@ -1,7 +1,5 @@
 #include "ops/sgd/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/common/launch.h"
 
 namespace pfl {

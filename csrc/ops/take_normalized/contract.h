@@ -8,10 +8,6 @@
 //              with channels_last the memory order of each image is H, W, C
 #pragma once
 
-#include <torch/csrc/stable/ops.h>
-
-#include <vector>
-
 #include "common/check.h"
 #include "common/layout.h"
 #include "ops/take_normalized/problem.h"

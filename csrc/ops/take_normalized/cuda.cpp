@@ -1,7 +1,5 @@
 #include "ops/take_normalized/contract.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/common/launch.h"
 
 namespace pfl {

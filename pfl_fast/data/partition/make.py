@@ -70,7 +70,8 @@ def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
     resolved = _resolve(dataset, spec)
     train, tests = _shared_tests(dataset, resolved) if resolved.rule in SHARED_TESTS else _own_tests(dataset, resolved)
     train, valid = splits.split_validation(train, resolved.validation, resolved.seed)
-    train = [index[: resolved.per_client] for index in train]
+    if resolved.per_client is not None:
+        train = splits.limit(train, resolved.per_client, resolved.seed)
     _refuse_empty(resolved, train, tests)
     options = asdict(resolved)
     options["kind"] = options.pop("rule")  # the name that entered the hash of every partition so far

@@ -69,3 +69,12 @@ def split_validation(train: ClientIndices, fraction: float, seed: int) -> tuple[
         kept.append(index[~chosen])
         taken.append(index[chosen])
     return kept, taken
+
+
+def limit(train: ClientIndices, count: int, seed: int) -> ClientIndices:
+    """Draws at most ``count`` training samples of each client; the drawn samples keep their order."""
+    drawn = []
+    for client, index in enumerate(train):
+        order = permutation(key(seed, "limit", client), len(index))
+        drawn.append(index[np.sort(order[:count])])
+    return drawn
