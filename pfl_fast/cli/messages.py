@@ -154,15 +154,15 @@ def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
     """
     titles = {**ACCURACIES, "test_accuracy_global": "global model"}
     rows = {title: summary[name] for name, title in titles.items() if name in summary}
-    lines = [f"  {'test accuracy, by samples':32}{'best':>8} {'(round)':9}{'last':>8}{'last 5':>10}"]
+    lines = [f"  {'test accuracy, by samples':34}{'best':>6} {'(round)':9}{'last':>8}{'last 5':>10}"]
     for title, row in rows.items():
         at = f"({row['best_round']})"
-        lines.append(f"  {title:32}{row['best']:8.4f} {at:9}{row['last']:8.4f}{row['last5']:10.4f}")
+        lines.append(f"  {title:34}{row['best']:6.4f} {at:9}{row['last']:8.4f}{row['last5']:10.4f}")
         if "best_per_client" in row:
-            lines.append(f"  {'  best of each client, by clients':32}{row['best_per_client']:8.4f}")
+            lines.append(f"  {'  best of each client, by clients':34}{row['best_per_client']:6.4f}")
         if "validation_selected" in row:
             at = f"({row['validation_round']})"
-            lines.append(f"  {'  at best validation':32}{row['validation_selected']:8.4f} {at}")
+            lines.append(f"  {'  at best validation':34}{row['validation_selected']:6.4f} {at}")
     return lines
 
 

@@ -13,7 +13,7 @@ from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import PREFIX, pfllib_flags
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
 from pfl_fast.cli.train_request import TrainRequest, build_request
-from pfl_fast.errors import PflFastError
+from pfl_fast.errors import ConfigError, PflFastError
 
 EXAMPLES = """\b
 Examples:
@@ -104,6 +104,8 @@ def train(
     chosen = given(values)
     flags = {name.removeprefix(PREFIX): value for name, value in chosen.items() if name.startswith(PREFIX)}
     settings = {name: value for name, value in chosen.items() if not name.startswith(PREFIX)}
+    if seeds is not None and "seed" in settings:
+        raise ConfigError("seed: give --seed or --seeds")
     request = build_request(method, preset, settings, flags, assignments, config_file)
 
     for note in () if quiet else request.notes:
@@ -135,7 +137,8 @@ def train_seeds(request: TrainRequest, seeds: str, folder: Path, quiet: bool) ->
     from pfl_fast.cli.compare import run_comparison
     from pfl_fast.comparison.plan import Request, seeds_of
 
-    compared = Request((request.method,), seeds_of(seeds), request.values, preset=request.preset)
+    values = {name: value for name, value in request.values.items() if name != "seed"}  # that of a file
+    compared = Request((request.method,), seeds_of(seeds), values, preset=request.preset)
     run_comparison(compared, folder, quiet)
 
 

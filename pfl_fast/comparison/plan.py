@@ -111,8 +111,7 @@ class Plan:
 
 def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
     """Checks a request, loads its data set, writes its partitions to ``out`` and returns its runs."""
-    errors = _errors(request)
-    raise_config_errors(errors)
+    raise_config_errors(_errors(request))
     variants = [(name, point) for name in request.methods for point in _points(request, name)]
     common, _ = _common_settings(request, str(request.values.get("model", "cnn")))
     settings = _resolve(request, request.methods[0], {}, common).settings
@@ -124,7 +123,8 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
     protocol.check(
         settings.eval_at, validation=settings.validation > 0, domains=dataset.domain is not None, finetuned=True
     )
-    folders = {seed: _partition_folder(request, seed, out) for seed in request.seeds}
+    drawn = {seed: seed if request.partition_per_seed else request.seeds[0] for seed in request.seeds}
+    folders = {seed: (out / f"partition-seed{drawn[seed]}").resolve() for seed in request.seeds}
     runs = []
     for seed, (name, point) in itertools.product(request.seeds, variants):
         shared = {**common, "model": model, "seed": seed, "partition": str(folders[seed])}
@@ -133,10 +133,9 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
         label = " ".join([METHODS[name].title, *chosen])
         runs.append(PlannedRun(label, seed, out / "runs" / folder, _resolve(request, name, point, shared)))
     request.refuse_other(out / "comparison.toml")
-    made = [_save_partition(dataset, replace(settings, seed=_drawn_for(request, s)), folders[s]) for s in request.seeds]
+    made = [_save_partition(dataset, replace(settings, seed=drawn[seed]), folders[seed]) for seed in request.seeds]
     which = "one for each seed" if request.partition_per_seed else f"one for all seeds, hash {made[0].hash[:12]}"
-    described = f"{made[0].rule}, {made[0].clients} clients, {which}"
-    return Plan(runs, dataset, described, protocol, notes)
+    return Plan(runs, dataset, f"{made[0].rule}, {made[0].clients} clients, {which}", protocol, notes)
 
 
 def _errors(request: Request) -> list[str]:
@@ -212,15 +211,6 @@ def _resolve(request: Request, method: str, point: Mapping[str, Any], common: Ma
     return assembly.resolve(METHODS[method], values, str(values.get("model", "cnn")), preset)
 
 
-def _drawn_for(request: Request, seed: int) -> int:
-    """Returns the seed of the partition of a run."""
-    return seed if request.partition_per_seed else request.seeds[0]
-
-
-def _partition_folder(request: Request, seed: int, out: Path) -> Path:
-    return (out / (f"partition-seed{seed}" if request.partition_per_seed else "partition")).resolve()
-
-
 def _save_partition(dataset: Dataset, settings: Settings, folder: Path) -> Partition:
     """Writes a partition, or checks that it is the one in ``folder``."""
     made = make_partition(dataset, settings)
@@ -232,11 +222,6 @@ def _save_partition(dataset: Dataset, settings: Settings, folder: Path) -> Parti
             "choose another --out"
         )
     return made
-
-
-def changes_on_resume(settings: Settings) -> dict[str, Any]:
-    """Returns the settings that do not change results, which a resumed run takes from the command."""
-    return {name: getattr(settings, name) for name in NOT_IN_RESULTS - {"rounds"}}
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -200,7 +200,7 @@ def _labelled(run: Run, runs: Sequence[Run]) -> Run:
     method = run.settings["method"]
     title = METHODS[method].title if method in METHODS else method
     label = " ".join([title, *(f"{name}={_text(run.settings[name])}" for name in varied)])
-    return Run(label, run.folder, run.seed, run.summary, run.settings, run.measured)
+    return replace(run, label=label)
 
 
 def _text(value: Any) -> str:

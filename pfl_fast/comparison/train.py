@@ -5,8 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
-from pfl_fast.comparison.plan import Plan, PlannedRun, changes_on_resume
+from pfl_fast.comparison.plan import Plan, PlannedRun
 from pfl_fast.comparison.results import is_finished
+from pfl_fast.config import NOT_IN_RESULTS
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.stopping import stop_on_signals
@@ -47,7 +48,8 @@ def train_all(
 def _train(plan: Plan, run: PlannedRun, listener: Listener) -> None:
     settings, method = run.resolved.settings, run.resolved.method
     if (run.folder / "config.toml").exists():
-        experiment = Experiment.resume(run.folder, log=_discard, **changes_on_resume(settings))
+        changes = {name: getattr(settings, name) for name in NOT_IN_RESULTS - {"rounds"}}
+        experiment = Experiment.resume(run.folder, log=_discard, **changes)
     else:
         experiment = Experiment(method, dataset=plan.dataset, resolved=run.resolved, out=run.folder, log=_discard)
     (run.folder / ERROR).unlink(missing_ok=True)

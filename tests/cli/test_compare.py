@@ -188,6 +188,22 @@ def test_settings_that_one_method_asks_for_are_taken_by_all(cli):
     assert [settings(f"a/runs/{name}-seed0")["lr"] for name in ("fedavg", "fedfomo", "fedcp")] == [0.05, 0.05, 0.2]
 
 
+def test_grid_over_a_setting_applies_to_every_method(cli):
+    arguments = ["--methods", "fedavg,fedcp", "--grid", "lr=0.01,0.1", "--grid", "fedcp.lam=1,5", *SMALL]
+    cli("compare", *arguments, "--out", "a", "--quiet")
+    fedcp = [f"FedCP lr={lr} lam={lam}" for lr in ("0.01", "0.1") for lam in (1, 5)]
+    assert list(table("a")) == ["FedAvg lr=0.01", "FedAvg lr=0.1", *fedcp]
+    written = settings("a/runs/fedcp-lr=0.1-lam=5-seed0")
+    assert (written["lr"], written["lam"]) == (0.1, 5)
+
+
+def test_seeds_of_a_file(cli):
+    cli("train", "local", *SMALL, "--seed", 7, "--out", "a", "--quiet")
+    cli("train", "--config", "a/config.toml", "--seeds", "1,2", "--out", "b", "--quiet")
+    assert [settings(f"b/runs/local-seed{seed}")["seed"] for seed in (1, 2)] == [1, 2]
+    assert "--seed or --seeds" in cli("train", "local", "--seed", 1, "--seeds", "1,2", exit_code=2).stderr
+
+
 def test_failed_run_does_not_lose_the_others(cli, monkeypatch):
     run = Experiment.run
 

@@ -164,27 +164,22 @@ def measure(protocol: Protocol, rows: Iterable[Mapping[str, str]], rounds: int) 
     if protocol.point == "after_finetune" and not finetuned:
         return None
     candidates = {number: found for number, found in tests.items() if number > rounds or not finetuned}
-    if not candidates:
-        return None
+    at: list[int] = []
     if protocol.selection == "best_per_client":
         by_client = _by(lambda test: test.client, [test for found in candidates.values() for test in found])
         selected = [[max(found, key=lambda test: test.accuracy) for found in by_client.values()]]
-        at = None
     else:
-        guide = candidates
-        if protocol.selection == "validation":
-            validated = _tests_by_round(rows, "validation", protocol.point, rounds)
-            guide = {number: validated[number] for number in candidates if number in validated}
-            if not guide:
-                return None
-        rounds_selected = _select(protocol, guide)
-        selected = [candidates[number] for number in rounds_selected]
-        at = rounds_selected[0] if len(rounds_selected) == 1 else None
+        is_validated = protocol.selection == "validation"
+        guide = _tests_by_round(rows, "validation", protocol.point, rounds) if is_validated else candidates
+        at = _select(protocol, {number: guide[number] for number in candidates if number in guide})
+        selected = [candidates[number] for number in at]
+    if not any(selected):
+        return None
     domains = [_domains(found) for found in selected]
     return Measurement(
         accuracy=fmean(_reduce(found, protocol.reduction) for found in selected),
-        round=at,
-        domains={name: fmean(each[name] for each in domains if name in each) for name in _names(domains)},
+        round=at[0] if len(at) == 1 else None,
+        domains={name: fmean(d[name] for d in domains if name in d) for each in domains for name in each},
         after_finetune=finetuned,
         curve=[(number, _reduce(found, protocol.reduction)) for number, found in tests.items()],
     )
@@ -214,7 +209,7 @@ def _select(protocol: Protocol, tests: Mapping[int, Sequence[ClientTest]]) -> li
     numbers = list(tests)
     if protocol.selection in ("last", "last5"):
         return numbers[-1:] if protocol.selection == "last" else numbers[-5:]
-    return [max(numbers, key=lambda number: (_reduce(tests[number], protocol.reduction), -number))]
+    return sorted(numbers, key=lambda number: (-_reduce(tests[number], protocol.reduction), number))[:1]
 
 
 def _reduce(tests: Sequence[ClientTest], reduction: str) -> float:
@@ -226,10 +221,6 @@ def _reduce(tests: Sequence[ClientTest], reduction: str) -> float:
 def _domains(tests: Sequence[ClientTest]) -> dict[str, float]:
     groups = _by(lambda test: test.domain, [test for test in tests if test.domain])
     return {name: _reduce(found, "samples") for name, found in groups.items()}
-
-
-def _names(domains: Iterable[Mapping[str, float]]) -> list[str]:
-    return list(dict.fromkeys(name for each in domains for name in each))
 
 
 def _by(group: Callable[[ClientTest], str], tests: Iterable[ClientTest]) -> dict[str, list[ClientTest]]:
