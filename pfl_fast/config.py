@@ -12,6 +12,7 @@ import tomli_w
 
 from pfl_fast import atomic
 from pfl_fast.data.partition_spec import PartitionSpec
+from pfl_fast.engine.results.protocol import PROTOCOLS
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.errors import ConfigError
 from pfl_fast.options import option, plain
@@ -46,8 +47,8 @@ class Settings(PartitionSpec, RoundSettings):
     ops: str = option("auto", "native operators or their plain-torch reference", ["auto", "native", "reference"])
     protocol: str = option(
         "default",
-        "rules for the accuracy of the run: default, fedpick, fedcp, fedcp-text, fedafk, fedios, partialfed, or "
-        "POINT,REDUCTION,SELECTION such as after_agg,clients,best",
+        f"rules for the accuracy of the run: {', '.join(PROTOCOLS)}, or POINT,REDUCTION,SELECTION such as "
+        "after_agg,clients,best",
     )
     state: str = option("memory", "storage of client state between rounds", ["memory", "disk"])
     data_dir: str | None = option(None, "folder of data sets; none: $PFL_FAST_DATA, else the user's data folder")

@@ -82,6 +82,8 @@ def compare(
     if bool(folders) != runs or runs == bool(methods):
         raise ConfigError("give either --methods NAME,... or --runs RUN...")
     if runs:
+        if [*grids, *assignments, *(name for name in given(values) if name != "protocol")] or config_file or preset:
+            raise ConfigError("--runs: the runs have their settings already; only --protocol and --out can be given")
         return compare_finished(folders, out, values.get("protocol"))
 
     from pfl_fast.assembly import find_method
@@ -96,8 +98,13 @@ def compare(
     errors: list[str] = []
     assigned, points = read_assignments(assignments, errors), read_assignments(grids, errors)
     raise_config_errors(errors)
-    merged = {**file_values(config_file, names), **given(values), **assigned}
+    if len(points) < len(grids):
+        raise ConfigError("grid: a name is given twice; write all its values as KEY=A,B")
     grid = {name: [value.strip() for value in text.split(",")] for name, text in points.items()}
+    from_file = file_values(config_file, names)
+    overridden = {name for name in from_file if name.rpartition(".")[2] in {*assigned, *grid}}
+    from_file = {name: value for name, value in from_file.items() if name not in overridden}
+    merged = {**from_file, **given(values), **assigned}
     run_comparison(Request(tuple(names), seeds_of(seeds), merged, grid, preset, partition_per_seed), out, quiet)
 
 

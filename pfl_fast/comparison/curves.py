@@ -11,8 +11,8 @@ from pfl_fast.engine.results.protocol import POINTS, REDUCTIONS
 
 # Okabe and Ito's colours, distinguishable with every kind of colour blindness; yellow is too light on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", ":", "-.")  # the next style when all colours are used
-MARKERS = "osD^vPX"
+LINES = ("-", "--", "-.")  # the next style when all colours are used
+MARKERS = "osD^vPX*"  # one more than colours: rows of equal colours have different markers
 FORMATS = ("png", "pdf", "svg")
 # Equal results give equal files: no dates, no random identifiers.
 METADATA: dict[str, dict[str, str | None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
@@ -35,18 +35,32 @@ def draw_curves(comparison: Comparison, folder: Path) -> list[str]:
     for number, row in enumerate(rows):
         rounds, mean, deviation = mean_curve(row)
         colour, line = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
-        (drawn,) = axes.plot(rounds, mean, color=colour, linestyle=line, linewidth=1.6, label=row.label)
-        drawn.set(marker=MARKERS[number % len(MARKERS)], markersize=4.5, markevery=max(1, len(rounds) // 8))
-        axes.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)
+        marker = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5}
+        finetuned = any(run.measured.after_finetune for run in row.runs.values())
+        end = len(rounds) - finetuned
+        (drawn,) = axes.plot(rounds[:end], mean[:end], color=colour, linestyle=line, linewidth=1.6, label=row.label)
+        drawn.set(**marker, markevery=max(1, len(rounds) // 8))
+        if finetuned:
+            axes.plot(rounds[-2:], mean[-2:], color=colour, linestyle=":", linewidth=1)
+            axes.plot(rounds[-1:], mean[-1:], color=colour)[0].set(**marker)
+        axes.fill_between(
+            rounds[:end],
+            (mean - deviation)[:end],
+            (mean + deviation)[:end],
+            color=colour,
+            alpha=min(0.18, 1 / len(rows)),
+            lw=0,
+        )
     protocol = comparison.protocol
     point = POINTS["after_agg" if protocol.point == "after_finetune" else protocol.point]
     axes.set(xlabel="communication round", ylabel=f"test accuracy in %\n{point}, {REDUCTIONS[protocol.reduction]}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    seeds = len(comparison.seeds)
-    band = f"; mean and standard deviation over {seeds} seeds" if seeds > 1 else f"; seed {comparison.seeds[0]}"
-    axes.set_title(f"{comparison.data}{band}", fontsize=10, loc="left")
+    count = len(comparison.seeds)
+    band = f"mean and standard deviation over {count} seeds" if count > 1 else f"seed {comparison.seeds[0]}"
+    tuned = "; after the dotted line: final fine-tune" if any("final fine-tune" in n for n in comparison.notes) else ""
+    axes.set_title(f"{comparison.data}, {comparison.partition}\n{band}{tuned}", fontsize=9, loc="left")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
     with mpl.rc_context({"svg.hashsalt": "pfl-fast", "pdf.fonttype": 42}):
         for suffix in FORMATS:

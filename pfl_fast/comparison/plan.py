@@ -22,8 +22,8 @@ from pfl_fast.methods import METHODS, Method
 from pfl_fast.options import convert, plain, unknown
 
 SETTINGS = {f.name for f in fields(Settings)}
-# Settings of the data, which all runs share; a batch size only sets the default of min_samples.
-OF_DATA = {"dataset", "image_size", "samples", *(f.name for f in fields(PartitionSpec))} - {"batch_size"}
+# Data and protocol, which all runs share; a batch size only sets the default of min_samples.
+SHARED = {"dataset", "image_size", "samples", "protocol", *(f.name for f in fields(PartitionSpec))} - {"batch_size"}
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,12 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
     raise_config_errors(_errors(request))
     variants = [(name, point) for name in request.methods for point in _points(request, name)]
     common, _ = _common_settings(request, str(request.values.get("model", "cnn")))
-    settings = _resolve(request, request.methods[0], {}, common).settings
+    settings = _base_settings(request, common)
     protocol = find_protocol(settings.protocol, settings.eval_at)
     dataset = assembly.load_named(settings, log)
     model = assembly.model_name(settings.model, dataset)
     common, notes = _common_settings(request, model)
-    settings = _resolve(request, request.methods[0], {}, {**common, "model": model}).settings
+    settings = _base_settings(request, common)
     protocol.check(
         settings.eval_at, validation=settings.validation > 0, domains=dataset.domain is not None, finetuned=True
     )
@@ -132,10 +132,16 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
         folder = "-".join([name, *(text.replace("/", "_") for text in chosen), f"seed{seed}"])
         label = " ".join([METHODS[name].title, *chosen])
         runs.append(PlannedRun(label, seed, out / "runs" / folder, _resolve(request, name, point, shared)))
+    made = {seed: make_partition(dataset, replace(settings, seed=drawn[seed])) for seed in request.seeds}
+    hashes = {partition.hash for partition in made.values()}
+    if len(hashes) < len(set(drawn.values())):
+        raise ConfigError("--partition-per-seed: this partition does not depend on the seed")
     request.refuse_other(out / "comparison.toml")
-    made = [_save_partition(dataset, replace(settings, seed=drawn[seed]), folders[seed]) for seed in request.seeds]
-    which = "one for each seed" if request.partition_per_seed else f"one for all seeds, hash {made[0].hash[:12]}"
-    return Plan(runs, dataset, f"{made[0].rule}, {made[0].clients} clients, {which}", protocol, notes)
+    for seed, partition in made.items():
+        _save(partition, folders[seed])
+    which = "one for each seed" if len(hashes) > 1 else f"one for all seeds, hash {''.join(hashes)[:12]}"
+    about = f"{partition.rule}, {partition.clients} clients, {which}"
+    return Plan(runs, dataset, about, protocol, notes)
 
 
 def _errors(request: Request) -> list[str]:
@@ -151,14 +157,14 @@ def _errors(request: Request) -> list[str]:
             errors.append(f"{unknown(name, sorted(options[method] if dot else everything))} ({', '.join(options)})")
         elif name == "seed":
             errors.append(f"{key}: the seeds of a comparison are given by --seeds")
-        elif name in OF_DATA and (dot or key in request.grid):
-            errors.append(f"{key}: all runs of a comparison share their data; start a comparison for each value")
+        elif name in SHARED and (dot or key in request.grid):
+            errors.append(f"{key}: all runs of a comparison share it; start a comparison for each value")
     errors += [f"{key}: given as a grid and as a value" for key in request.grid if key in request.values]
     if request.preset and not any(request.preset in METHODS[name].presets for name in request.methods):
         errors.append(f"preset: none of {', '.join(options)} has {request.preset!r}")
-    fixed = [n for n in ("partition_seed", "legacy_partition") if str(request.values.get(n, False)) != "False"]
-    if request.partition_per_seed and fixed:
-        errors.append(f"{fixed[0]}: fixes the partition, which --partition-per-seed draws for each seed")
+    bare = {key: key.rpartition(".")[2] for key in [*request.values, *request.grid] if "." in key}
+    errors += [f"{key}: {name} is in the grid already" for key, name in bare.items() if name in request.grid]
+    errors += [f"{key}: a value is given twice" for key, found in request.grid.items() if len(set(found)) < len(found)]
     return errors
 
 
@@ -211,17 +217,24 @@ def _resolve(request: Request, method: str, point: Mapping[str, Any], common: Ma
     return assembly.resolve(METHODS[method], values, str(values.get("model", "cnn")), preset)
 
 
-def _save_partition(dataset: Dataset, settings: Settings, folder: Path) -> Partition:
+def _base_settings(request: Request, common: Mapping[str, Any]) -> Settings:
+    """Returns the settings of all methods, without grids and values of single methods."""
+    errors: list[str] = []
+    values = {**common, **{name: value for name, value in request.values.items() if name in SETTINGS}}
+    settings = convert(Settings, values, errors)
+    raise_config_errors(errors)
+    return Settings(**settings)
+
+
+def _save(partition: Partition, folder: Path) -> None:
     """Writes a partition, or checks that it is the one in ``folder``."""
-    made = make_partition(dataset, settings)
     if not (folder / "partition.json").exists():
-        made.save(folder)
-    elif (saved := Partition.load(folder)).hash != made.hash:
+        partition.save(folder)
+    elif (saved := Partition.load(folder)).hash != partition.hash:
+        source = f"{partition.settings['dataset']}, {partition.settings['source']}"
         raise ConfigError(
-            f"{folder}: hash {saved.hash}, but the data now gives {made.hash} ({dataset.name}, {dataset.source}); "
-            "choose another --out"
+            f"{folder}: hash {saved.hash}, but the data now gives {partition.hash} ({source}); choose another --out"
         )
-    return made
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -180,15 +180,17 @@ def _same_partition(runs: Sequence[Run], rows: Sequence[Row]) -> str:
 
 
 def _notes(runs: Sequence[Run]) -> list[str]:
-    """Returns the settings that differ between rows, and the runs that are measured after a final fine-tune."""
+    """Returns the settings that differ between rows and are not in their labels, and rows with a final fine-tune."""
     notes = []
     for name in SETTINGS.keys() - NOT_COMPARED:
         values: dict[str, list[str]] = {}
         for run in runs:
             values.setdefault(str(run.settings[name]), []).append(run.label)
         if len(values) > 1:
-            who = "; ".join(f"{value} ({', '.join(dict.fromkeys(found))})" for value, found in values.items())
-            notes.append(f"{name} differs: {who}")
+            unlabelled = {
+                v: [label for label in dict.fromkeys(who) if f" {name}=" not in label] for v, who in values.items()
+            }
+            notes += [f"{name} {value}: {', '.join(who)}" for value, who in unlabelled.items() if who]
     finetuned = dict.fromkeys(run.label for run in runs if run.measured.after_finetune)
     return sorted(notes) + ([f"after the final fine-tune: {', '.join(finetuned)}"] if finetuned else [])
 

@@ -156,7 +156,7 @@ def test_changed_command_is_refused(cli, arguments, message):
         (["--methods", "fedcp,fedavg", "--grid", "lamm=1,2"], "no option 'lamm'; did you mean 'lam'?"),
         (["--methods", "fedcp,fedavg", "--set", "fedavg.lam=1"], "no option 'lam'"),
         (["--methods", "fedcp,fedavg", "--set", "ditto.lam=1"], "'ditto' is not one of the methods fedcp, fedavg"),
-        (["--methods", "fedcp", "--grid", "beta=0.1,1"], "beta: all runs of a comparison share their data"),
+        (["--methods", "fedcp", "--grid", "beta=0.1,1"], "beta: all runs of a comparison share it"),
         (["--methods", "fedcp", "--grid", "lam=1,x"], "lam: must be a number, got 'x'"),
         (["--methods", "fedcp", "--grid", "lam"], "must be KEY=VALUE"),
         (["--methods", "fedcp", "--grid", "lam=1,2", "--set", "lam=1"], "lam: given as a grid and as a value"),
@@ -165,9 +165,12 @@ def test_changed_command_is_refused(cli, arguments, message):
         (["--methods", "fedcp,FedCP"], "each method once"),
         (["--methods", "fedcp", "--seeds", "1,1"], "must be different numbers"),
         (
-            ["--methods", "fedcp", "--preset", "official", "--partition-per-seed", "--partition-seed", "1"],
-            "partition_seed",
+            ["--methods", "fedcp", "--seeds", "0,1", "--partition-per-seed", "--partition-seed", "1"],
+            "not depend on the seed",
         ),
+        (["--methods", "fedcp", "--grid", "lam=1,2", "--set", "fedcp.lam=1"], "fedcp.lam: lam is in the grid already"),
+        (["--methods", "fedcp", "--grid", "lam=1,1"], "lam: a value is given twice"),
+        (["--methods", "fedcp", "--grid", "lam=1", "--grid", "lam=2"], "a name is given twice"),
         (["--methods", "fedavg", "--preset", "official"], "none of fedavg has 'official'"),
         (["--methods", "fedavg", "--protocol", "fedpick"], "needs a data set with domains"),
         (["--methods", "fedavg", "a"], "either --methods NAME,... or --runs RUN..."),
@@ -183,7 +186,7 @@ def test_mistakes_are_refused_before_training(cli, arguments, message):
 def test_settings_that_one_method_asks_for_are_taken_by_all(cli):
     page = cli("compare", "--methods", "fedavg,fedfomo,fedcp", *SMALL, "--set", "fedcp.lr=0.2", "--out", "a").stdout
     assert "validation 0.2 (FedFomo)" in page
-    assert "lr differs: 0.05 (FedAvg, FedFomo); 0.2 (FedCP)" in Path("a/results.txt").read_text()
+    assert "\nlr 0.05: FedAvg, FedFomo\nlr 0.2: FedCP\n" in Path("a/results.txt").read_text()
     assert [settings(f"a/runs/{name}-seed0")["validation"] for name in ("fedavg", "fedfomo", "fedcp")] == [0.2] * 3
     assert [settings(f"a/runs/{name}-seed0")["lr"] for name in ("fedavg", "fedfomo", "fedcp")] == [0.05, 0.05, 0.2]
 
@@ -195,6 +198,7 @@ def test_grid_over_a_setting_applies_to_every_method(cli):
     assert list(table("a")) == ["FedAvg lr=0.01", "FedAvg lr=0.1", *fedcp]
     written = settings("a/runs/fedcp-lr=0.1-lam=5-seed0")
     assert (written["lr"], written["lam"]) == (0.1, 5)
+    assert "lr 0" not in Path("a/results.txt").read_text()
 
 
 def test_seeds_of_a_file(cli):
@@ -275,7 +279,9 @@ def test_runs_that_differ_are_not_mixed(cli):
         errors = cli("compare", "--runs", "a", *others, "--out", "t", exit_code=2).stderr
         assert re.search(message, errors), errors
         assert not Path("t").exists()
-    cli("compare", "--runs", "a", "c", "--protocol", "default", "--set", "x=1", "--out", "t", exit_code=2)
+    for arguments in (["--rounds", 5], ["--set", "lam=1"], ["--grid", "lam=1"]):
+        errors = cli("compare", "--runs", "a", *arguments, "--out", "t", exit_code=2).stderr
+        assert "only --protocol and --out can be given" in errors
     Path("a/summary.json").write_text(json.dumps({**summary, "finished": False}))
     assert "pfl-fast resume a continues it" in cli("compare", "--runs", "a", "--out", "t", exit_code=2).stderr
 
@@ -331,6 +337,8 @@ def test_settings_of_another_method_without_its_options(cli):
     cli("compare", "--methods", "ditto,fedcp", "--config", "a/config.toml", "--out", "e", "--quiet")
     assert settings("e/runs/fedcp-seed0")["lam"] == 3
     assert settings("e/runs/ditto-seed0")["lam"] == default
+    cli("compare", "--methods", "fedcp", "--config", "a/config.toml", "--grid", "lam=1,2", "--out", "f", "--quiet")
+    assert list(table("f")) == ["FedCP lam=1", "FedCP lam=2"]
 
 
 def test_live_table(tmp_path):

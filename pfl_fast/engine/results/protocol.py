@@ -10,10 +10,11 @@ what the method delivers.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from sys import intern
 from typing import Any
 
 from pfl_fast.errors import ConfigError, did_you_mean
@@ -137,7 +138,7 @@ class Measurement:
         return {**asdict(protocol), **measured}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClientTest:
     """Test of one client in one round."""
 
@@ -158,8 +159,7 @@ def measure(protocol: Protocol, rows: Iterable[Mapping[str, str]], rounds: int) 
     Returns:
         The accuracy, or None without tests.
     """
-    rows = [row for row in rows if int(row["round"]) > 0]
-    tests = _tests_by_round(rows, "test", protocol.point, rounds)
+    tests, validated = _tests_by_round(rows, protocol.point, rounds)
     finetuned = any(number > rounds for number in tests)
     if protocol.point == "after_finetune" and not finetuned:
         return None
@@ -169,8 +169,7 @@ def measure(protocol: Protocol, rows: Iterable[Mapping[str, str]], rounds: int) 
         by_client = _by(lambda test: test.client, [test for found in candidates.values() for test in found])
         selected = [[max(found, key=lambda test: test.accuracy) for found in by_client.values()]]
     else:
-        is_validated = protocol.selection == "validation"
-        guide = _tests_by_round(rows, "validation", protocol.point, rounds) if is_validated else candidates
+        guide = validated if protocol.selection == "validation" else candidates
         at = _select(protocol, {number: guide[number] for number in candidates if number in guide})
         selected = [candidates[number] for number in at]
     if not any(selected):
@@ -185,24 +184,29 @@ def measure(protocol: Protocol, rows: Iterable[Mapping[str, str]], rounds: int) 
     )
 
 
-def read_client_rows(file: Path) -> list[dict[str, str]]:
-    """Returns the rows of a ``clients.csv``."""
+def read_client_rows(file: Path) -> Iterator[dict[str, str]]:
+    """Yields the rows of a ``clients.csv``."""
     with file.open(newline="") as handle:
-        return list(csv.DictReader(handle))
+        yield from csv.DictReader(handle)
 
 
-def _tests_by_round(
-    rows: Iterable[Mapping[str, str]], split: str, point: str, rounds: int
-) -> dict[int, list[ClientTest]]:
-    """Returns the tests of a split by round. Rows of the final fine-tune have their accuracy after local training."""
-    result: dict[int, list[ClientTest]] = {}
+def _tests_by_round(rows: Iterable[Mapping[str, str]], point: str, rounds: int) -> list[dict[int, list[ClientTest]]]:
+    """Returns the tests on test and on validation samples, by round.
+
+    Tests of the final fine-tune have the columns of those after local training.
+    """
+    splits = ("test", "validation")
+    result: list[dict[int, list[ClientTest]]] = [{} for _ in splits]
     for row in rows:
         number = int(row["round"])
         when = "after_local" if point == "after_local" or number > rounds else "after_agg"
-        if accuracy := row.get(f"{split}_accuracy_{when}"):
-            test = ClientTest(row["client"], row["domain"], int(row[f"{split}_samples"]), float(accuracy))
-            result.setdefault(number, []).append(test)
-    return dict(sorted(result.items()))
+        for split, found in zip(splits, result, strict=True):
+            accuracy = row.get(f"{split}_accuracy_{when}")
+            if accuracy and number > 0:
+                client, domain = intern(row["client"]), intern(row["domain"])
+                test = ClientTest(client, domain, int(row[f"{split}_samples"]), float(accuracy))
+                found.setdefault(number, []).append(test)
+    return result
 
 
 def _select(protocol: Protocol, tests: Mapping[int, Sequence[ClientTest]]) -> list[int]:
