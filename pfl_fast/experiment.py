@@ -24,6 +24,7 @@ from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.probe import check_phases, why_not_stacked
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import find_metrics
+from pfl_fast.engine.results.protocol import find_protocol
 from pfl_fast.engine.results.records import RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.round import Round
@@ -100,6 +101,13 @@ class Experiment:
         # All parts count: a method may add BatchNorm to a model without any.
         has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
         self.data = assembly.federated_data(self.dataset, self.partition, s, has_batch_norm)
+        self.protocol = find_protocol(s.protocol, s.eval_at)
+        self.protocol.check(
+            s.eval_at,
+            validation="validation" in self.data.tests,
+            domains=self.dataset.domain is not None,
+            finetuned=bool(self.method.final_phases()),
+        )
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
         check_phases(self.method, parts)

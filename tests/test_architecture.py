@@ -39,9 +39,11 @@ MAY_IMPORT = {
         "options",
         "randomness",
     },
+    "comparison": {"assembly", "atomic", "config", "data", "engine", "errors", "experiment", "methods", "options"},
     "config": {"atomic", "data", "engine", "errors", "options"},
     "cli": {
         "assembly",
+        "comparison",
         "config",
         "data",
         "engine",

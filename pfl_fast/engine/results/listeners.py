@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.client_results import Bests, LocalReport
 from pfl_fast.engine.results.metrics import Metric
+from pfl_fast.engine.results.protocol import Protocol as AccuracyProtocol
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.run_state import RunState
@@ -43,6 +44,11 @@ class RunView(Protocol):
     @property
     def bests(self) -> Bests:
         """Best accuracies of each client."""
+
+    @property
+    def protocol(self) -> AccuracyProtocol:
+        """Rules for the accuracy of the run."""
+        ...
 
     def result_settings(self) -> dict[str, Any]:
         """Returns all settings and options that determine the results."""

@@ -25,6 +25,7 @@ import numpy as np
 from pfl_fast import atomic
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.results.listeners import Listener, RunView
+from pfl_fast.engine.results.protocol import measure, read_client_rows
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
@@ -122,7 +123,13 @@ class RunFolder(Listener):
         self._saved_at, self._saved_round = monotonic(), run.state.rounds_done
 
     def _write_summary(self, run: RunView) -> None:
-        self._rewrite(self.folder / "summary.json", [json.dumps(run.summary(), indent=2)])
+        measured = measure(run.protocol, read_client_rows(self.clients), run.settings.rounds)
+        summary = {
+            **run.summary(),
+            "protocol": measured.entry(run.protocol) if measured else None,
+            "finished": run.state.rounds_done >= run.last_round,
+        }
+        self._rewrite(self.folder / "summary.json", [json.dumps(summary, indent=2)])
 
     def _append_client_rows(self, rows: Iterable[Mapping[str, Any]], header: bool = False) -> None:
         with _disk_errors(self.clients), self.clients.open("a", newline="") as handle:
