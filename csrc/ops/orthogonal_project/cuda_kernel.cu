@@ -34,7 +34,8 @@ __device__ BlockSamples<T> block_samples(const ProjectSizes& sizes, const Subspa
           static_cast<const T*>(space.basis) + client * space.stride};
 }
 
-// coordinates = values * basis, visible to the block after the next barrier. One lane per column; each warp sums every kWarps-th feature; warps are added in order.
+// coordinates = values * basis, visible to the block after the next barrier. One lane per column; each warp sums every
+// kWarps-th feature; warps are added in order.
 template <class T, class Load>
 __device__ void find_coordinates(const ProjectSizes& sizes, const Subspace& space, const BlockSamples<T>& block,
                                  const Scratch<accumulate_t<T>>& scratch, const Load& load) {
