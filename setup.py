@@ -31,7 +31,7 @@ class BuildNative(build_ext):
         except ImportError:
             print("torch is not installed here: the native library will be compiled on first use")
             return
-        build.build(output, HERE / "build" / "native", build.make_plan(torch.version.cuda is not None))
+        build.build(output, HERE / "build" / "native", build.make_plan(torch.version.cuda))
 
     def get_outputs(self) -> list[str]:
         return []

@@ -12,6 +12,7 @@ import tomli_w
 
 from pfl_fast import atomic
 from pfl_fast.data.partition_spec import PartitionSpec
+from pfl_fast.engine.results.protocol import PROTOCOLS
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.errors import ConfigError
 from pfl_fast.options import option, plain
@@ -44,6 +45,11 @@ class Settings(PartitionSpec, RoundSettings):
     stack: int = option(0, "maximum number of clients in one stack of the batched executor; 0: all", minimum=0)
     device: str = option("auto", "cpu, cuda, cuda:1, or several such as cuda:0,cuda:1; auto: all GPUs, else the CPU")
     ops: str = option("auto", "native operators or their plain-torch reference", ["auto", "native", "reference"])
+    protocol: str = option(
+        "default",
+        f"rules for the accuracy of the run: {', '.join(PROTOCOLS)}, or POINT,REDUCTION,SELECTION such as "
+        "after_agg,clients,best",
+    )
     state: str = option("memory", "storage of client state between rounds", ["memory", "disk"])
     data_dir: str | None = option(None, "folder of data sets; none: $PFL_FAST_DATA, else the user's data folder")
     real_data_only: bool = option(False, "fail instead of training on generated data if the data set is missing")
@@ -62,6 +68,7 @@ NOT_IN_RESULTS = frozenset(
         "data_dir",
         "real_data_only",
         "checkpoint_seconds",
+        "protocol",
         "rounds",
     ]
 )

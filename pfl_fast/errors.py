@@ -22,6 +22,11 @@ class ConfigError(PflFastError):
     exit_code = 2
 
 
+def damaged(file: object, problem: str) -> DataError:
+    """Returns an error about a file that must be fetched again."""
+    return DataError(f"{file}: {problem}: delete it and fetch it again")
+
+
 def raise_config_errors(errors: Sequence[str]) -> None:
     """Raises one :class:`ConfigError` with a line for each error; does nothing without errors."""
     if errors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,11 +17,14 @@ from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.engine.client_results import Bests, LocalReport
-from pfl_fast.engine.executors import make_executor
+from pfl_fast.engine.executors import EXECUTORS, choose_executor
+from pfl_fast.engine.local.arithmetic import arithmetic
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
+from pfl_fast.engine.probe import check_phases, why_not_stacked
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import find_metrics
+from pfl_fast.engine.results.protocol import find_protocol
 from pfl_fast.engine.results.records import RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.round import Round
@@ -29,6 +33,7 @@ from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.stopping import stop_on_signals
+from pfl_fast.engine.worker import Worker
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Tensors
@@ -85,6 +90,8 @@ class Experiment:
         resolved = resolved.with_model(name)
         self.settings, self.options = resolved.settings, resolved.options
         s = self.settings
+        if s.dtype != "float32" and s.precision != "highest":
+            raise ConfigError(f"precision: {s.precision} is for dtype float32, got dtype {s.dtype}")
         self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
         backbone = assembly.build_model(model if not isinstance(model, str) else name, self.dataset, s)
         context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone)
@@ -94,9 +101,18 @@ class Experiment:
         # All parts count: a method may add BatchNorm to a model without any.
         has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
         self.data = assembly.federated_data(self.dataset, self.partition, s, has_batch_norm)
+        self.protocol = find_protocol(s.protocol, s.eval_at)
+        self.protocol.check(
+            s.eval_at,
+            validation="validation" in self.data.tests,
+            domains=self.dataset.domain is not None,
+            finetuned=bool(self.method.final_phases()),
+        )
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
+        check_phases(self.method, parts)
         self.part_table = PartTable(parts, **assembly.part_table_settings(s, self.method))
+        self.log = log
         self.listeners: list[Listener] = []
         self.records: list[dict[str, Any]] = []
         self.bests: Bests = {}
@@ -141,9 +157,15 @@ class Experiment:
             )
             state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder)
             devices = assembly.find_devices(s.device)
-            executor = make_executor(
-                s.executor, devices, s.workers, s.stack, self.part_table, self.method, self.data, self.metrics
+            with self._chosen_ops():
+                problem = why_not_stacked(self.part_table, self.method, self.data, state, s)
+            name = choose_executor(s.executor, devices, problem)
+            if problem:
+                self.log(f"Clients are trained one by one: {problem}")
+            make_worker = partial(
+                Worker, part_table=self.part_table, method=self.method, data=self.data, metrics=self.metrics
             )
+            executor = EXECUTORS[name](devices, s.workers, s.stack, make_worker)
             self._stack.callback(executor.close)
             self._round = Round(s, self.part_table, self.method, self.data, state, executor, self._client_done)
         return self._round
@@ -164,11 +186,11 @@ class Experiment:
         Ctrl-C and SIGTERM raise :class:`Interrupted` between two steps; results and state are kept.
         """
         refuse_if_too_large(self.memory())
-        runs, stop = self.round, self.round.executor.stop
+        runs, stop, s = self.round, self.round.executor.stop, self.settings
         self._tell("started")
         try:
             while runs.state.rounds_done < runs.last_round:
-                with stop_on_signals(stop), self._chosen_ops():
+                with stop_on_signals(stop), self._chosen_ops(), arithmetic(s.precision, s.deterministic):
                     if stop.is_set():
                         raise Interrupted
                     initial = self.settings.eval_initial and not self.records and not runs.state.rounds_done

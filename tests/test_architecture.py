@@ -39,9 +39,11 @@ MAY_IMPORT = {
         "options",
         "randomness",
     },
+    "comparison": {"assembly", "atomic", "config", "data", "engine", "errors", "experiment", "methods", "options"},
     "config": {"atomic", "data", "engine", "errors", "options"},
     "cli": {
         "assembly",
+        "comparison",
         "config",
         "data",
         "engine",
@@ -72,6 +74,7 @@ ENGINE_MAY_IMPORT = {
     "worker": {"client_results", "local", "results", "state"},
     "client_work": {"client_results", "local", "state", "worker"},
     "executors": {"local", "results", "state", "stopping", "worker"},
+    "probe": {"local", "settings", "state"},
     "mixture": {"client_work", "executors", "state", "worker"},
     "round": {
         "client_results",

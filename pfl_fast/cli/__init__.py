@@ -9,6 +9,7 @@ import click
 from pfl_fast import __version__
 from pfl_fast.cli.bench import bench
 from pfl_fast.cli.command_group import CommandGroup
+from pfl_fast.cli.compare import compare
 from pfl_fast.cli.data import data
 from pfl_fast.cli.datasets import datasets
 from pfl_fast.cli.doctor import doctor
@@ -22,6 +23,7 @@ EXAMPLES = """\b
 Examples:
   pfl-fast train fedcp --dataset digits --rounds 10   train FedCP; offline, under a minute
   pfl-fast resume runs/fedcp-digits-1 --rounds 20     continue that run up to round 20
+  pfl-fast compare --methods fedavg,fedcp --seeds 0,1,2 --dataset digits --out DIR   one table, learning curves
   pfl-fast methods fedcp                              formulas, cost, options and presets of FedCP
   pfl-fast models                                     feature width and parameters of all models
   pfl-fast datasets                                   all data sets and their files on disk
@@ -49,5 +51,5 @@ def main() -> None:
     """Personalized federated learning in PyTorch: trains all clients in one process, on CPU or GPU."""
 
 
-for command in (bench, data, datasets, doctor, methods, models, resume, train):
+for command in (bench, compare, data, datasets, doctor, methods, models, resume, train):
     main.add_command(command)

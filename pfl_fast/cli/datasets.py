@@ -12,6 +12,11 @@ import click
 from pfl_fast.cli.setting_options import setting_options
 from pfl_fast.paths import data_folder
 
+FACTS = (
+    "title", "modality", "classes", "domains", "samples", "input_shape", "licence", "homepage", "download_bytes",
+    "mean", "std", "augment",
+)  # fmt: skip
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
@@ -39,11 +44,7 @@ def catalogue_facts(folder: Path) -> dict[str, dict[str, Any]]:
     for name, entry in DATASETS.items():
         found = locate(entry, folder)
         rows[name] = {
-            **{
-                key: getattr(entry, key)
-                for key in ("title", "modality", "classes", "domains", "samples", "input_shape")
-            },
-            **{key: getattr(entry, key) for key in ("licence", "homepage", "download_bytes", "mean", "std", "augment")},
+            **{key: getattr(entry, key) for key in FACTS},
             "files": [asdict(download) for download in entry.downloads],
             "by_hand": entry.by_hand,
             "on_disk": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ import click
 
 from pfl_fast.cli.progress import ACCURACIES, duration
 from pfl_fast.cli.setting_options import OPTION_ORDER, SETTINGS
-from pfl_fast.data.dataset import STAND_IN
+from pfl_fast.data.dataset import STAND_IN, Dataset
+from pfl_fast.engine.results.protocol import POINTS, REDUCTIONS, SELECTIONS
 from pfl_fast.options import BOOLEANS
 
 if TYPE_CHECKING:
@@ -22,32 +24,23 @@ BYTES = {"float32": 4, "float64": 8}
 
 def banner(experiment: Experiment, folder: Path) -> str:
     """Returns the description of the run, printed before its first round."""
+    dataset, partition, sizes = experiment.dataset, experiment.partition, experiment.data.train_sizes
+    shape = "x".join(map(str, dataset.input_shape))
     facts = {
         "method": f"{experiment.method_class.title}: {experiment.method_class.summary}",
-        "data": data_line(experiment),
-        "partition": partition_line(experiment),
+        "data": f"{dataset.name} ({dataset.source}): {len(dataset):,} samples of {shape}, "
+        f"{len(dataset.classes)} classes",
+        "partition": f"{partition.rule}, {partition.clients} clients with {sizes.min():,} to {sizes.max():,} training "
+        f"samples, hash {partition.hash[:12]}",
         "model": model_line(experiment),
         "rounds": rounds_line(experiment),
         "executor": executor_line(experiment),
         "memory": str(experiment.memory()),
+        "accuracy": accuracy_line(experiment),
         "results": str(folder),
     }
     lines = [f"{click.style(f'{name:10}', bold=True)}{text}" for name, text in facts.items()]
-    return "\n".join([*lines, *stand_in_warning(experiment)])
-
-
-def data_line(experiment: Experiment) -> str:
-    """Returns name, source, size and shape of the data set."""
-    dataset = experiment.dataset
-    shape = "x".join(map(str, dataset.input_shape))
-    return f"{dataset.name} ({dataset.source}): {len(dataset):,} samples of {shape}, {len(dataset.classes)} classes"
-
-
-def partition_line(experiment: Experiment) -> str:
-    """Returns rule, client sizes and hash of the partition; equal partitions have equal hashes."""
-    partition, sizes = experiment.partition, experiment.data.train_sizes
-    share = f"{experiment.data.clients} clients with {sizes.min():,} to {sizes.max():,} training samples"
-    return f"{partition.rule}, {share}, hash {partition.hash[:12]}"
+    return "\n".join([*lines, *stand_in_warning(experiment.dataset)])
 
 
 def model_line(experiment: Experiment) -> str:
@@ -76,11 +69,29 @@ def rounds_line(experiment: Experiment) -> str:
     )
 
 
-def stand_in_warning(experiment: Experiment) -> list[str]:
+def accuracy_line(experiment: Experiment) -> str:
+    """Returns how clients' accuracies are reduced, during the run and for its result."""
+    protocol = experiment.protocol
+    return f"by samples in each round; of the run by protocol {protocol.name}: {protocol}"
+
+
+def measured_line(folder: Path) -> str:
+    """Returns the accuracy of a run by its protocol, from ``summary.json``."""
+    entry = json.loads((folder / "summary.json").read_text())["protocol"]
+    if entry is None:
+        return "no accuracy: the clients were not tested"
+    finetuned, at = entry["after_finetune"], "" if entry["round"] is None else f" (round {entry['round']})"
+    rounds = "" if finetuned else f", {SELECTIONS[entry['selection']]}{at}"
+    how = f"{POINTS['after_finetune' if finetuned else entry['point']]}, {REDUCTIONS[entry['reduction']]}{rounds}"
+    domains = "".join(f", {name} {value:.4f}" for name, value in entry["domains"].items())
+    return f"{entry['accuracy']:.4f} by protocol {entry['name']}: {how}{domains}"
+
+
+def stand_in_warning(dataset: Dataset) -> list[str]:
     """Returns a warning if generated data stands in for the data set, else nothing."""
-    if experiment.dataset.source != STAND_IN:
+    if dataset.source != STAND_IN:
         return []
-    name = experiment.dataset.name
+    name = dataset.name
     text = (
         f"SYNTHETIC STAND-IN for {name}: the data is generated; accuracies say nothing about the real data set.\n"
         f"  pfl-fast data get {name}   downloads it;   --real-data-only   refuses to train without it"
@@ -89,11 +100,12 @@ def stand_in_warning(experiment: Experiment) -> list[str]:
 
 
 def one_line_summary(experiment: Experiment, folder: Path) -> str:
-    """Returns method, data, rounds, accuracies and folder in one line."""
+    """Returns method, data, rounds, accuracies by samples, accuracy by the protocol, and folder in one line."""
     summary = experiment.summary()
     scores = [
         f"{t} {summary[n]['last']:.4f} (best {summary[n]['best']:.4f})" for n, t in ACCURACIES.items() if n in summary
     ]
+    scores = [*scores, f"by samples; {measured_line(folder)}"]
     data = f"{experiment.dataset.name} ({experiment.dataset.source})"
     return f"{experiment.method_name} on {data}, {summary['rounds']} rounds: {', '.join(scores)}; {folder}"
 
@@ -101,16 +113,12 @@ def one_line_summary(experiment: Experiment, folder: Path) -> str:
 def final_summary(experiment: Experiment, folder: Path, seconds: float, arguments: Sequence[str]) -> str:
     """Returns accuracies, speed, traffic, the folder of results and commands to try next.
 
-    Args:
-        experiment: experiment whose rounds are done.
-        folder: folder of the run.
-        seconds: duration of this command.
-        arguments: command-line arguments that repeat the settings of the run with another method.
+    ``arguments`` are the command-line arguments that repeat the settings of the run with another method.
     """
     summary = experiment.summary()
     data = f"{experiment.dataset.name} ({experiment.dataset.source})"
     title = f"{experiment.method_class.title} on {data}: {summary['rounds']} rounds, {duration(seconds)}"
-    lines = [click.style(title, bold=True), *accuracy_table(summary)]
+    lines = [click.style(title, bold=True), *accuracy_table(summary), measured_line(folder)]
     if "seconds_per_round" in summary:
         width = BYTES[experiment.settings.dtype]
         up, down = (summary[name] * width / 1e6 for name in ("uploaded_values", "downloaded_values"))
@@ -119,25 +127,28 @@ def final_summary(experiment: Experiment, folder: Path, seconds: float, argument
             f"{up:,.1f} MB uploaded, {down:,.1f} MB downloaded by clients"
         )
     lines.append(f"results in {folder}: metrics.jsonl, clients.csv, summary.json, config.toml, checkpoint/")
-    lines += stand_in_warning(experiment)
+    lines += stand_in_warning(experiment.dataset)
     lines.append(click.style("try next", bold=True))
     lines += [f"  {command}\n      {purpose}" for command, purpose in next_commands(experiment, folder, arguments)]
     return "\n".join(lines)
 
 
 def accuracy_table(summary: Mapping[str, Any]) -> list[str]:
-    """Returns best, last and mean of the last five accuracies: after aggregation, after local training, global."""
+    """Returns best, last and mean of the last five accuracies: after aggregation, after local training, global.
+
+    Accuracies are by samples, but for the mean over clients of each client's best.
+    """
     titles = {**ACCURACIES, "test_accuracy_global": "global model"}
     rows = {title: summary[name] for name, title in titles.items() if name in summary}
-    lines = [f"  {'test accuracy':22}{'best':>8} {'(round)':9}{'last':>8}{'last 5':>10}"]
+    lines = [f"  {'test accuracy, by samples':34}{'best':>6} {'(round)':9}{'last':>8}{'last 5':>10}"]
     for title, row in rows.items():
         at = f"({row['best_round']})"
-        lines.append(f"  {title:22}{row['best']:8.4f} {at:9}{row['last']:8.4f}{row['last5']:10.4f}")
+        lines.append(f"  {title:34}{row['best']:6.4f} {at:9}{row['last']:8.4f}{row['last5']:10.4f}")
         if "best_per_client" in row:
-            lines.append(f"  {'  best per client':22}{row['best_per_client']:8.4f}")
+            lines.append(f"  {'  best of each client, by clients':34}{row['best_per_client']:6.4f}")
         if "validation_selected" in row:
             at = f"({row['validation_round']})"
-            lines.append(f"  {'  at best validation':22}{row['validation_selected']:8.4f} {at}")
+            lines.append(f"  {'  at best validation':34}{row['validation_selected']:6.4f} {at}")
     return lines
 
 

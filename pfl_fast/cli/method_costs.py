@@ -70,11 +70,7 @@ def cost_of(name: str) -> Cost:
 
 
 class Example:
-    """A method with its default options in a small federation.
-
-    Args:
-        name: name of the method.
-    """
+    """A method with its default options in a small federation."""
 
     def __init__(self, name: str) -> None:
         method_class = find_method(name)

@@ -60,7 +60,7 @@ IGNORED: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 # Flags without a counterpart: an error unless the value turns the feature off.
 UNSUPPORTED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "t": (("times",), "one command trains one run; repeat it with other values of --seed"),
+    "t": (("times",), "one command trains one run; --seeds 0,1,2 trains several"),
     "ab": (("auto-break",), "training ends after --rounds; Ctrl-C stops it earlier and saves the state"),
     "dlg": (("dlg-eval",), "gradient inversion attacks are not implemented"),
     "nnc": (("num-new-clients",), "clients that join later are not implemented"),

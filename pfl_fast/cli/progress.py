@@ -19,11 +19,7 @@ ACCURACIES = {"test_accuracy_after_agg": "after aggregation", "test_accuracy_aft
 
 
 class Progress(Listener):
-    """Tracks rounds, accuracy and remaining time.
-
-    Args:
-        clock: function that returns the time in seconds.
-    """
+    """Tracks rounds, accuracy and remaining time; ``clock`` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.clock = clock

@@ -18,17 +18,9 @@ CHANGEABLE = [name for name in SETTINGS if name in config.NOT_IN_RESULTS]
 class ResumeCommand(GroupedCommand):
     """Explains why a setting that affects results cannot be changed."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the command line."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-").replace("-", "_")
-            if name in SETTINGS:
-                raise click.UsageError(
-                    f"{error.option_name} would change the results of the run; start a new run with pfl-fast train", ctx
-                ) from None
-            raise
+    def remedy(self, name: str) -> str:
+        """Returns an explanation for settings of ``train``."""
+        return "would change the results of the run; start a new run with pfl-fast train" if name in SETTINGS else ""
 
 
 @click.command(cls=ResumeCommand)

@@ -32,7 +32,7 @@ def run_experiment(
     """
     begin = monotonic()
     try:
-        experiment = create(discard if quiet else click.echo)
+        experiment = create((lambda _message: None) if quiet else click.echo)
     except KeyboardInterrupt:
         click.echo("Interrupted before the first round.", err=True)
         sys.exit(128 + signal.SIGINT)
@@ -48,10 +48,6 @@ def run_experiment(
         exit_interrupted(experiment, folder, interruption.signal)
     finally:
         experiment.close()
-
-
-def discard(_message: str) -> None:
-    """Prints nothing."""
 
 
 def train(experiment: Experiment, folder: Path, quiet: bool) -> None:

@@ -14,9 +14,10 @@ SETTINGS = {info.name: info for info in describe(Settings)}
 # Includes parameters of the commands that are not settings, such as --out.
 GROUPS: Mapping[str, Sequence[str]] = {
     "Common options": (
+        "methods", "seeds", "grids", "partition_per_seed", "runs",
         "dataset", "model", "clients", "partition", "beta", "rounds", "local_epochs", "batch_size", "lr", "join_ratio",
-        "seed", "executor", "device", "ops", "eval_every", "out", "data_dir", "real_data_only", "preset", "assignments",
-        "config_file", "quiet",
+        "seed", "protocol", "executor", "device", "ops", "eval_every", "out", "data_dir", "real_data_only", "preset",
+        "assignments", "config_file", "quiet",
     ),
     "Data and partition": (
         "image_size", "samples", "augment", "classes_per_client", "superclass_cuts", "min_samples", "per_client",
@@ -24,7 +25,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "drop_last",
     ),
     "Model and optimizer": (
-        "model_options", "head", "dtype", "batch_norm", "lr_decay", "momentum", "weight_decay", "keep_momentum",
+        "model_options", "head", "dtype", "precision", "deterministic", "batch_norm", "lr_decay", "momentum",
+        "weight_decay", "keep_momentum",
     ),
     "Rounds and evaluation": (
         "random_join", "client_dropout", "broadcast_to_all", "train_all", "on_nan", "eval_at", "eval_clients",
@@ -77,7 +79,25 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class GroupedCommand(click.Command):
-    """Lists options by group in ``--help``; options without a group come last."""
+    """Lists options by group in ``--help``, options without a group last, and explains unknown options."""
+
+    def remedy(self, name: str) -> str:
+        """Returns the end of the error about the unknown option ``name``; empty: click's own error."""
+        raise NotImplementedError
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if remedy := self.remedy(error.option_name.lstrip("-").replace("-", "_")):
+                raise click.UsageError(f"{error.option_name} {remedy}", ctx) from None
+            raise
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the command line and keeps it, to print the command that continues."""
+        ctx.meta["arguments"] = [*args]
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options of ``--help``."""

@@ -12,8 +12,8 @@ import click
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import PREFIX, pfllib_flags
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
-from pfl_fast.cli.train_request import build_request
-from pfl_fast.errors import PflFastError
+from pfl_fast.cli.train_request import TrainRequest, build_request
+from pfl_fast.errors import ConfigError, PflFastError
 
 EXAMPLES = """\b
 Examples:
@@ -33,33 +33,19 @@ PFLlib's flags (-data -m -nc -gr -lbs -lr -ls -jr -lam ...) are accepted too.
 class TrainCommand(GroupedCommand):
     """Points to ``--set`` if an option of a method is given as an option of the command."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the command line."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-").replace("-", "_")
-            owners = methods_with(name)
-            if owners:
-                raise click.UsageError(
-                    f"{error.option_name} is an option of {', '.join(owners)}; write --set {name}=VALUE", ctx
-                ) from None
-            raise
+    def remedy(self, name: str) -> str:
+        """Returns the methods with an option ``name``."""
+        from pfl_fast.methods import METHODS
+
+        owners = [n for n, method in METHODS.items() if name in {f.name for f in fields(method.Options)}]
+        return f"is an option of {', '.join(owners)}; write --set {name}=VALUE" if owners else ""
 
 
-def methods_with(option: str) -> list[str]:
-    """Returns the names of all methods with an option of this name."""
-    from pfl_fast.methods import METHODS
-
-    return [name for name, method in METHODS.items() if option in {f.name for f in fields(method.Options)}]
+# --local_epochs is accepted as --local-epochs.
+DASHES = {"token_normalize_func": lambda token: token.replace("_", "-")}
 
 
-def with_dashes(token: str) -> str:
-    """Accepts ``--local_epochs`` as ``--local-epochs``."""
-    return token.replace("_", "-")
-
-
-@click.command(cls=TrainCommand, epilog=EXAMPLES, context_settings={"token_normalize_func": with_dashes})
+@click.command(cls=TrainCommand, epilog=EXAMPLES, context_settings=DASHES)
 @click.argument("method", required=False)
 @setting_options(SETTINGS)
 @click.option("--preset", metavar="NAME", help="named set of values of the method, such as official")
@@ -83,6 +69,7 @@ def with_dashes(token: str) -> str:
     metavar="FOLDER",
     help="folder for results  [runs/<method>-<dataset>-<number>]",
 )
+@click.option("--seeds", metavar="N,...", help="train once for each seed and print a table, as pfl-fast compare does")
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
 @pfllib_flags
 def train(
@@ -91,6 +78,7 @@ def train(
     assignments: tuple[str, ...],
     config_file: Path | None,
     out: Path | None,
+    seeds: str | None,
     quiet: bool,
     **values: Any,
 ) -> None:
@@ -102,16 +90,21 @@ def train(
     chosen = given(values)
     flags = {name.removeprefix(PREFIX): value for name, value in chosen.items() if name.startswith(PREFIX)}
     settings = {name: value for name, value in chosen.items() if not name.startswith(PREFIX)}
+    if seeds is not None and "seed" in settings:
+        raise ConfigError("seed: give --seed or --seeds")
     request = build_request(method, preset, settings, flags, assignments, config_file)
+
+    for note in () if quiet else request.notes:
+        click.echo(f"note: {note}", err=True)
+    folder = out or new_folder(request.method, str(request.values.get("dataset", config.Settings.dataset)))
+    if seeds is not None:
+        return train_seeds(request, seeds, folder, quiet)
+    check_empty(folder)
 
     from pfl_fast.cli.messages import as_arguments
     from pfl_fast.cli.run import run_experiment
     from pfl_fast.experiment import Experiment
 
-    for note in () if quiet else request.notes:
-        click.echo(f"note: {note}", err=True)
-    folder = out or new_folder(request.method, str(request.values.get("dataset", config.Settings.dataset)))
-    check_empty(folder)
     try:
         run_experiment(
             lambda log: Experiment(request.method, resolved=request.resolved, out=folder, log=log),
@@ -123,6 +116,16 @@ def train(
         if out is None:
             with suppress(OSError):  # the folder is not empty once the run has started
                 folder.rmdir()
+
+
+def train_seeds(request: TrainRequest, seeds: str, folder: Path, quiet: bool) -> None:
+    """Trains a method once for each seed, on one partition."""
+    from pfl_fast.cli.compare import run_comparison
+    from pfl_fast.comparison.plan import Request, seeds_of
+
+    values = {name: value for name, value in request.values.items() if name != "seed"}  # that of a file
+    compared = Request((request.method,), seeds_of(seeds), values, preset=request.preset)
+    run_comparison(compared, folder, quiet)
 
 
 def new_folder(method: str, dataset: str) -> Path:

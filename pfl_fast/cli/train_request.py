@@ -25,13 +25,15 @@ class TrainRequest:
         values: settings and options given by the user.
         values_with_preset: ``values`` on top of the preset's values, to repeat the run with a method without that
             preset.
-        notes: messages about PFLlib flags without effect.
+        preset: name of the preset.
+        notes: messages about PFLlib flags without effect, and about options in the file that the method leaves out.
     """
 
     method: str
     resolved: Resolved
     values: dict[str, Any]
     values_with_preset: dict[str, Any]
+    preset: str | None
     notes: list[str]
 
 
@@ -51,26 +53,36 @@ def build_request(
 
     errors: list[str] = []
     file = config.read(config_file) if config_file else {}
+    file_method = file.pop("method", None)
     assigned = read_assignments(assignments, errors)
-    name = method or flags.get("algo") or file.get("method")
+    name = method or flags.get("algo") or file_method
     if not isinstance(name, str):
         raise ConfigError(f"no method given; choose one of {', '.join(METHODS)}")
     name = canonical_name(name, METHODS, METHOD_NAMES)
     method_class = find_method(name)
+    left_out = options_in(file, file_method) if file_method != name else []
+    file = {n: value for n, value in file.items() if n not in left_out}
     translated = translate(flags, method_class.title, [f.name for f in fields(method_class.Options)])
     errors += translated.errors
     errors += [f"{n}: given twice, as a PFLlib flag and as an option" for n in translated.values if n in settings]
     values = {**file, **translated.values, **settings, **assigned}
-    values.pop("method", None)
     other_preset = values.pop("preset", None)
     preset = preset or other_preset
     for setting, known, renamed in (("dataset", CATALOGUE, DATASETS), ("model", KNOWN_MODELS, MODELS)):
         if isinstance(values.get(setting), str):
             values[setting] = canonical_name(values[setting], known, renamed)
     resolved = resolve(method_class, values, preset=preset, errors=errors)
-    return TrainRequest(
-        name, resolved, values, {**method_class.presets.get(preset or "", {}), **values}, translated.notes
-    )
+    notes = [f"{config_file}: options of {file_method} left out: {', '.join(left_out)}"] if left_out else []
+    with_preset = {**method_class.presets.get(preset or "", {}), **values}
+    return TrainRequest(name, resolved, values, with_preset, preset, [*translated.notes, *notes])
+
+
+def options_in(values: Iterable[str], method: str | None) -> list[str]:
+    """Returns the names that are options of a method, in their order."""
+    from pfl_fast.methods import METHODS
+
+    own = {f.name for f in fields(METHODS[method].Options)} if method in METHODS else set()
+    return [name for name in values if name in own]
 
 
 def read_assignments(assignments: Iterable[str], errors: list[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pfl_fast import __version__, atomic
 from pfl_fast.data.dataset import REAL, Dataset
 from pfl_fast.data.download import file_checksum
 from pfl_fast.data.sources.raw import Raw
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, damaged
 from pfl_fast.paths import cache_folder, data_folder
 
 FORMAT = 1
@@ -79,18 +80,8 @@ def _mark(home: Path, root: Path) -> str:
 def save_dataset(dataset: Dataset, folder: Path) -> None:
     """Writes an imported data set into a new folder."""
     refuse_existing(folder)
-    raw = Raw(
-        shape=dataset.x.shape,
-        dtype=str(dataset.x.dtype),
-        blocks=lambda: iter([dataset.x]),
-        y=dataset.y,
-        classes=dataset.classes,
-        test=dataset.test,
-        domain=dataset.domain,
-        domains=dataset.domains,
-        labels=dataset.labels,
-        vocabulary=dataset.vocabulary,
-    )
+    same: Any = {f.name: getattr(dataset, f.name) for f in fields(Raw) if hasattr(dataset, f.name)}
+    raw = Raw(shape=dataset.x.shape, dtype=str(dataset.x.dtype), blocks=lambda: iter([dataset.x]), **same)
     facts: dict[str, Any] = {"mean": dataset.mean, "std": dataset.std, "source": dataset.source}
     write_cache(folder, dataset.name, raw, natural=dataset.natural, **facts)
 
@@ -116,7 +107,8 @@ def write_cache(
     """
     origin = str(files[0]) if files else name
     _check(raw, origin)
-    arrays = _arrays(raw)
+    arrays = {"y": raw.y, "test": raw.test, **({} if raw.domain is None else {"domain": raw.domain})}
+    arrays |= {f"labels-{key}": labels for key, labels in raw.labels.items()}
     if natural is not None:
         arrays["natural"] = np.concatenate([np.zeros(0, np.int64), *(index for both in natural for index in both)])
         facts["natural"] = [[len(train), len(test)] for train, test in natural]
@@ -124,7 +116,7 @@ def write_cache(
         "format": FORMAT,
         "written_by": f"pfl-fast {__version__}",
         "name": name,
-        "sources": [source_facts(file) | {"checksum": _checksum(file)} for file in files],
+        "sources": [source_facts(f) | {"checksum": file_checksum(f) if f.is_file() else None} for f in files],
         "arrays": {
             "x": {"shape": list(raw.shape), "dtype": raw.dtype},
             **{key: {"shape": list(array.shape), "dtype": str(array.dtype)} for key, array in arrays.items()},
@@ -250,15 +242,4 @@ def _write_samples(target: Path, raw: Raw, origin: str) -> None:
             file.write(np.ascontiguousarray(block, raw.dtype).data)
             done += len(block)
     if done != raw.shape[0]:
-        raise DataError(f"{origin}: {done} samples but {raw.shape[0]} labels; truncated: delete it and fetch it again")
-
-
-def _arrays(raw: Raw) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {"y": raw.y, "test": raw.test}
-    if raw.domain is not None:
-        arrays["domain"] = raw.domain
-    return arrays | {f"labels-{key}": labels for key, labels in raw.labels.items()}
-
-
-def _checksum(file: Path) -> str | None:
-    return file_checksum(file) if file.is_file() else None
+        raise damaged(origin, f"{done} samples but {raw.shape[0]} labels; truncated")

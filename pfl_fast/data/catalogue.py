@@ -39,7 +39,6 @@ def _cifar(number: str, classes: tuple[str, ...]) -> tuple[Source, ...]:
 
 _CIFAR100 = Entry(
     title="CIFAR-100",
-    modality="images",
     homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
     licence=RESEARCH,
     classes=100,
@@ -54,7 +53,6 @@ _CIFAR100 = Entry(
 DATASETS: dict[str, Entry] = {
     "tiny": Entry(
         title="Tiny-ImageNet",
-        modality="images",
         homepage="http://cs231n.stanford.edu/",
         licence="ImageNet's terms: non-commercial research and education",
         classes=200,
@@ -74,7 +72,6 @@ DATASETS: dict[str, Entry] = {
     ),
     "mnist": Entry(
         title="MNIST",
-        modality="images",
         homepage="http://yann.lecun.com/exdb/mnist/",
         licence="CC BY-SA 3.0",
         classes=10,
@@ -98,7 +95,6 @@ DATASETS: dict[str, Entry] = {
     ),
     "fashion-mnist": Entry(
         title="Fashion-MNIST",
-        modality="images",
         homepage="https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",
         classes=10,
@@ -122,7 +118,6 @@ DATASETS: dict[str, Entry] = {
     ),
     "cifar10": Entry(
         title="CIFAR-10",
-        modality="images",
         homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence=RESEARCH,
         classes=10,
@@ -164,7 +159,6 @@ DATASETS: dict[str, Entry] = {
     **DOMAIN_DATASETS,
     "digits": Entry(
         title="scikit-learn's handwritten digits",
-        modality="images",
         homepage="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
         licence="CC BY 4.0",
         classes=10,
@@ -178,7 +172,6 @@ DATASETS: dict[str, Entry] = {
     ),
     "synthetic": Entry(
         title="generated images",
-        modality="images",
         homepage="pfl_fast.data.synthetic",
         licence="none needed",
         classes=10,

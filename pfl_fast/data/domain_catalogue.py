@@ -43,7 +43,6 @@ def _domainnet_downloads() -> tuple[Download, ...]:
 DOMAIN_DATASETS: dict[str, Entry] = {
     "digits5": Entry(
         title="Digits-Five",
-        modality="images",
         homepage="https://github.com/med-air/FedBN",
         licence="licences of the five parts; SVHN non-commercial only",
         classes=10,
@@ -65,7 +64,6 @@ DOMAIN_DATASETS: dict[str, Entry] = {
     ),
     "office-caltech10": Entry(
         title="Office-Caltech-10",
-        modality="images",
         homepage="https://github.com/med-air/FedBN",
         licence=RESEARCH,
         classes=10,
@@ -94,7 +92,6 @@ DOMAIN_DATASETS: dict[str, Entry] = {
     ),
     "domainnet": Entry(
         title="DomainNet, ten classes",
-        modality="images",
         homepage="http://ai.bu.edu/M3SDA/",
         licence="fair use: non-commercial research and education",
         classes=10,
@@ -110,7 +107,6 @@ DOMAIN_DATASETS: dict[str, Entry] = {
     ),
     "office-home": Entry(
         title="Office-Home",
-        modality="images",
         homepage="https://www.hemanthdv.org/officeHomeDataset.html",
         licence="fair use: non-commercial research and education",
         classes=65,
@@ -135,7 +131,6 @@ DOMAIN_DATASETS: dict[str, Entry] = {
     ),
     "pacs": Entry(
         title="PACS",
-        modality="images",
         homepage="https://domaingeneralization.github.io/",
         licence=RESEARCH,
         classes=7,

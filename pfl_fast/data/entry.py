@@ -33,12 +33,12 @@ class Entry:
 
     Attributes:
         title: full name.
-        modality: ``"images"``, ``"text"`` or ``"features"``.
         homepage: address of the authors' page.
         licence: licence or terms of use.
         classes: number of classes.
         samples: number of samples, training and test together.
         size: default height and width of images, or number of tokens.
+        modality: ``"images"``, ``"text"`` or ``"features"``.
         channels: 1 or 3 for images, 0 otherwise.
         downloads: files to download.
         by_hand: instructions for files that must be fetched by hand.
@@ -56,12 +56,12 @@ class Entry:
     """
 
     title: str
-    modality: str
     homepage: str
     licence: str
     classes: int
     samples: int
     size: int
+    modality: str = "images"
     channels: int = 3
     downloads: tuple[Download, ...] = ()
     by_hand: str = ""

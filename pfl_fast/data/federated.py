@@ -104,6 +104,7 @@ class FederatedData:
         clients: number of clients.
         num_classes: number of classes.
         input_shape: shape of one sample, as a model receives it.
+        train_sizes, test_sizes, validation_sizes: ``[clients]`` int64 numbers of samples.
     """
 
     def __init__(
@@ -135,27 +136,12 @@ class FederatedData:
         self._indices: dict[str, list[Tensor]] = {
             s: [_tensor(i).to(self.device) for i in getattr(partition, s)] for s in SPLITS
         }
-        self._sizes: dict[str, NDArray[np.int64]] = {
-            split: np.array([len(index) for index in lists], dtype=np.int64) for split, lists in self._indices.items()
-        }
+        self.train_sizes, self.test_sizes, self.validation_sizes = (
+            np.array([len(index) for index in self._indices[split]], dtype=np.int64) for split in SPLITS
+        )
         self._full, self._rest = np.divmod(self.train_sizes, batch_size)
         self._rest[(self._rest < batch_size * drop_last) | (self._rest <= int(skip_single))] = 0
         self._refuse_clients_without_steps()
-
-    @property
-    def train_sizes(self) -> NDArray[np.int64]:
-        """``[clients]`` numbers of training samples."""
-        return self._sizes["train"]
-
-    @property
-    def test_sizes(self) -> NDArray[np.int64]:
-        """``[clients]`` numbers of test samples."""
-        return self._sizes["test"]
-
-    @property
-    def validation_sizes(self) -> NDArray[np.int64]:
-        """``[clients]`` numbers of validation samples."""
-        return self._sizes["validation"]
 
     @property
     def augments(self) -> bool:
@@ -190,6 +176,16 @@ class FederatedData:
         other._full = np.zeros_like(self._full)
         return other
 
+    def first_samples(self, count: int) -> FederatedData:
+        """Returns the data with at most ``count`` samples of each split of a client, in one batch per epoch."""
+        other = copy(self)
+        other._indices = {split: [index[:count] for index in lists] for split, lists in self._indices.items()}
+        other.train_sizes, other.test_sizes, other.validation_sizes = (
+            np.minimum(sizes, count) for sizes in (self.train_sizes, self.test_sizes, self.validation_sizes)
+        )
+        other._full, other._rest = np.zeros_like(self._full), other.train_sizes
+        return other
+
     def steps(self, client: int) -> int:
         """Returns the number of batches in an epoch of the client."""
         return int(self._full[client] + (self._rest[client] > 0))
@@ -203,24 +199,17 @@ class FederatedData:
         samples: Tensor = torch.cat(self._lists(split)).unique()
         return samples
 
-    def positions(self, client: int, round: int, epoch: int) -> Tensor:
-        """Returns ``[n]`` positions in the client's list of training samples, in the order of an epoch."""
-        count = len(self._indices["train"][client])
-        if not self.shuffle:
-            return torch.arange(count, device=self.device)
-        positions: Tensor = torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), count))
-        return positions.to(self.device)
-
-    def order(self, client: int, round: int, epoch: int) -> Tensor:
+    def order(self, client: int, round: int, epoch: int) -> SampleOrder:
         """Returns ``[n]`` training samples in the order of an epoch, a pure function of the seed and the arguments."""
-        return self._indices["train"][client][self.positions(client, round, epoch)]
-
-    def augment_keys(self, client: int, round: int, epoch: int) -> Tensor | None:
-        """Returns ``[n]`` augmentation keys of the samples in :meth:`order`; None without augmentation."""
-        if not self.augments:
-            return None
-        draws = bits(key(self.seed, "augment", client, round, epoch), len(self._indices["train"][client]))
-        return torch.from_numpy((draws >> np.uint64(1)).astype(np.int64)).to(self.device)
+        indices, keys = self._indices["train"][client], None
+        position = torch.arange(len(indices))
+        if self.shuffle:
+            position = torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), len(indices)))
+        if self.augments:
+            draws = bits(key(self.seed, "augment", client, round, epoch), len(indices))
+            keys = torch.from_numpy((draws >> np.uint64(1)).astype(np.int64)).to(self.device)
+        position = position.to(self.device)
+        return SampleOrder(indices[position], position, keys)
 
     def take(self, index: Tensor, augment_key: Tensor | None = None) -> Samples:
         """Returns the samples at ``index [*batch]`` as ``x [*batch, ...]`` (int64 for text) and ``y [*batch]``."""
@@ -228,7 +217,7 @@ class FederatedData:
 
     def batches(self, client: int, round: int, epoch: int) -> Iterator[ClientBatch]:
         """Yields the batches of one epoch of a client."""
-        order = self._sample_order(client, round, epoch)
+        order = self.order(client, round, epoch)
         full = int(self._full[client]) * self.batch_size
         for x, y, position in self._chunks(order.cut(0, full).fold(-1, self.batch_size)):
             yield ClientBatch(x, y, position)
@@ -246,7 +235,7 @@ class FederatedData:
         smaller last batches. ``rows`` are positions in :meth:`stack_order`; active clients are a prefix of it.
         """
         ranked = self.stack_order(clients)
-        order = [self._sample_order(client, round, epoch) for client in ranked]
+        order = [self.order(client, round, epoch) for client in ranked]
         full = self._full[ranked]
         for begin, end in pairwise([*sorted({0, *full.tolist()}), None]):
             extra = self._last_groups(ranked, order, begin)
@@ -300,10 +289,6 @@ class FederatedData:
             )
             return x if keys is None else augmentation.augment(self.augment, x, keys, self._black)
         return self._x[index].to(torch.int64 if self._modality == "text" else self.dtype)
-
-    def _sample_order(self, client: int, round: int, epoch: int) -> SampleOrder:
-        position = self.positions(client, round, epoch)
-        return SampleOrder(self._indices["train"][client][position], position, self.augment_keys(client, round, epoch))
 
     def _taken(self, order: SampleOrder) -> tuple[Tensor, Tensor, Tensor]:
         return (*self.take(order.sample, order.keys), order.position)

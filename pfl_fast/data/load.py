@@ -35,14 +35,6 @@ def _to_stderr(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _ignore(_message: str) -> None:
-    """Drops a message that was reported before."""
-
-
-def _no_progress(_label: str) -> AbstractContextManager[Progress | None]:
-    return nullcontext()
-
-
 def load(
     name: str,
     *,
@@ -53,7 +45,7 @@ def load(
     download: bool = True,
     stand_in_samples: int | None = None,
     log: Callable[[str], None] = _to_stderr,
-    progress: Callable[[str], AbstractContextManager[Progress | None]] = _no_progress,
+    progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda _label: nullcontext(),
 ) -> Dataset:
     """Loads a data set of the catalogue, decoded on first use and memory-mapped afterwards, or an imported one.
 
@@ -91,7 +83,7 @@ def load(
         with _lock(cache.parent, base) as waited:
             if waited:  # the other process may have downloaded files
                 found = catalogue.locate(entry, root)
-            opened = _open(name, entry, cache, found, _ignore)
+            opened = _open(name, entry, cache, found, lambda _reported: None)
             if opened is None:
                 wanted = _to_download(base, entry, root, found) if download else []
                 problem = _download(base, entry, wanted, root, log, progress)

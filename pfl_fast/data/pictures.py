@@ -132,11 +132,6 @@ def _domain_cells(dataset: Dataset, seed: int) -> list[list[int | None]]:
     ]
 
 
-def _short(name: str) -> str:
-    """Shortens a name to fit under an image."""
-    return name if len(name) <= 12 else f"{name[:11]}…"
-
-
 def _montage(
     dataset: Dataset, cells: list[list[int | None]], rows: list[str], columns: list[str], file: str | Path
 ) -> None:
@@ -163,7 +158,8 @@ def _montage(
     if not rows:
         for number, name in enumerate(dataset.classes):
             place = (number % GRID * wide, number // GRID * tall + height * zoom + 1)
-            axes.text(*place, _short(name), ha="left", va="top", fontsize=4.5)
+            short = name if len(name) <= 12 else f"{name[:11]}…"
+            axes.text(*place, short, ha="left", va="top", fontsize=4.5)
     axes.set_title(
         f"{dataset.name}: {len(dataset)} samples, {len(dataset.classes)} classes, {dataset.source}",
         fontsize=9,

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, damaged
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 
@@ -147,9 +147,7 @@ def load_plain(file: BinaryIO, name: str) -> object:
         pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError,
         ImportError, MemoryError, RecursionError, SystemError,
     ) as error:  # fmt: skip
-        raise DataError(
-            f"{name}: not a readable pickle ({error}); it is truncated or corrupt: delete it and fetch it again"
-        ) from None
+        raise damaged(name, f"not a readable pickle ({error}); it is truncated or corrupt") from None
     return result
 
 

@@ -1,4 +1,4 @@
-"""The work of one worker for one unit of clients: the only code that executors call.
+"""The work of one worker for one unit of clients, called by executors.
 
 Work reads the server's tensors, writes to the clients' state and to the uploads of the round, and returns results. It
 never calls back into :mod:`pfl_fast.engine.round`.
@@ -32,13 +32,7 @@ class NotFinite(PflFastError):  # noqa: N818
 class ClientTest:
     """Tests clients with their current tensors, after the method's phases before a test.
 
-    Attributes:
-        method: the method.
-        state: state of the run.
-        splits: splits to test on.
-        settings: settings of the test.
-        step: step settings of the phases before a test.
-        at: ``"after_local"``, ``"after_agg"`` or ``"final_round"``.
+    ``at`` is ``"after_local"``, ``"after_agg"`` or ``"final_round"``.
     """
 
     method: Method
@@ -71,11 +65,6 @@ class ClientWork:
     """Everything a client does in a round: receive, train, test, upload, store.
 
     Attributes:
-        method: the method.
-        state: state of the run.
-        round: number of the round.
-        phases: phases of local training.
-        step: step settings of the round.
         test: test after local training, or None.
         upload_rows: row of each uploading client in the blocks of uploads.
         on_nan: policy for values that are not finite: ``"stop"``, ``"skip"`` or ``"report"``.
@@ -143,20 +132,3 @@ class ClientWork:
         values.update(self.method.upload(tensors))
         for name, block in self.state.unfinished.uploads.items():
             block[self.upload_rows[client]].copy_(values[name])
-
-
-@dataclass(frozen=True)
-class CandidateLoss:
-    """Computes losses of candidate models: ``(client, replaced tensors)`` pairs, see ``MixtureInputs.losses``."""
-
-    state: RunState
-    candidates: Sequence[tuple[int, Tensors]]
-    settings: TestSettings
-
-    def __call__(self, worker: Worker, index: int) -> float:
-        """Returns the loss of one candidate."""
-        client, replaced = self.candidates[index]
-        view = self.state.clients.view(client, self.state.server, receives=False)
-        split = "validation" if worker.data.validation_sizes[client] else "train"
-        (score,) = worker.test(worker.single, [client], {**view, **replaced}, split, self.settings)
-        return score.loss

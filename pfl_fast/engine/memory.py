@@ -82,14 +82,8 @@ def estimate(
 ) -> Estimate:
     """Estimates the memory of a run without computing anything.
 
-    Args:
-        part_table: the part table.
-        method: the method.
-        data: samples of the clients.
-        settings: settings of the rounds.
-        copies: number of clients that train at the same time.
-        tested: number of clients that are tested at the same time.
-        on_disk: True if the clients' state is in mapped files, which need no memory.
+    ``copies`` clients train and ``tested`` clients are tested at the same time. With ``on_disk``, clients' state is in
+    mapped files, which need no memory.
     """
     program = resident()
     cohort = sample(settings, data.clients, 1)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pfl_fast.engine.client_work import CandidateLoss
 from pfl_fast.engine.executors import Executor
 from pfl_fast.engine.state.run_state import RunState
-from pfl_fast.engine.worker import TestSettings
+from pfl_fast.engine.worker import TestSettings, Worker
 from pfl_fast.methods.base import Tensors
 
 
@@ -17,11 +16,8 @@ class RoundUploads:
     """The uploads of a round, and losses of candidate models.
 
     Attributes:
-        state: state of the run.
-        executor: computes losses.
         clients: clients whose uploads arrived.
         uploads: ``[S, *shape]`` uploads, by server tensor.
-        settings: settings of the tests that compute losses.
     """
 
     state: RunState
@@ -41,6 +37,13 @@ class RoundUploads:
 
     def losses(self, candidates: Sequence[tuple[int, Tensors]]) -> list[float]:
         """Returns the loss of each ``(client, replaced tensors)``."""
-        work = CandidateLoss(self.state, candidates, self.settings)
-        losses = dict(self.executor.run(range(len(candidates)), work))
+
+        def loss(worker: Worker, index: int) -> float:
+            client, replaced = candidates[index]
+            split = "validation" if worker.data.validation_sizes[client] else "train"
+            tensors = {**self.tensors(client), **replaced}
+            (score,) = worker.test(worker.single, [client], tensors, split, self.settings)
+            return score.loss
+
+        losses = dict(self.executor.run(range(len(candidates)), loss))
         return [losses[index] for index in range(len(candidates))]

@@ -30,14 +30,7 @@ class Round:
 
     1. sample the cohort   2. train clients   3. aggregate   4. distribute   5. evaluate   6. record
 
-    Args:
-        settings: settings of the rounds.
-        part_table: the part table.
-        method: the method.
-        data: client data.
-        clients: stored state of the clients.
-        executor: runs the work of the clients.
-        on_client: called after each client's training: number of clients done, of how many, the client's report.
+    ``on_client`` is called after each client's training: number of clients done, of how many, the client's report.
     """
 
     def __init__(
@@ -142,7 +135,11 @@ class Round:
         """Returns the optimizer settings of a round."""
         s = self.settings
         lr = s.lr * s.lr_decay ** (number - 1)
-        return StepSettings(lr, s.momentum, s.weight_decay, s.seed, number, stop_at_nan=s.on_nan != "report")
+        return StepSettings(lr, s.momentum, s.weight_decay, s.seed, number, s.on_nan != "report", s.precision == "bf16")
+
+    def test_settings(self, number: int, whole_batches: int = 0) -> TestSettings:
+        """Returns the settings of a test after round ``number``."""
+        return TestSettings(self.settings.seed, number, whole_batches, self.settings.precision == "bf16")
 
     def allocate_uploads(self, cohort: Cohort, number: int) -> Tensors:
         """Returns uninitialised blocks ``[S, *shape]`` for the uploads, by server tensor."""
@@ -175,7 +172,7 @@ class Round:
 
     def mix(self, clients: list[int], uploads: Tensors, number: int) -> None:
         """Gives each client its own mixture of the uploads."""
-        inputs = RoundUploads(self.state, self.executor, clients, uploads, TestSettings(self.settings.seed, number))
+        inputs = RoundUploads(self.state, self.executor, clients, uploads, self.test_settings(number))
         weights, changed = self.method.mixture(inputs)
         self.state.server.update(changed)
         specs = self.part_table.mixed
@@ -208,7 +205,7 @@ class Round:
     def client_test(self, number: int, at: str) -> ClientTest:
         """Returns the test of clients after round ``number``."""
         whole = self.data.batch_size if self.settings.drop_last_test else 0
-        settings = TestSettings(self.settings.seed, number, whole)
+        settings = self.test_settings(number, whole)
         return ClientTest(self.method, self.state, self.data.tests, settings, self.step_settings(number + 1), at)
 
     def test_global(self, number: int, scores: Scores | None) -> Score | None:
@@ -222,7 +219,7 @@ class Round:
         own = [by_split["test"] for by_split in scores.values()]
         if self.clients_predict_as_server and sum(score.samples for score in own) == len(self.data.union("test")):
             return pooled(own)
-        return self.executor.workers[0].test_global(self.state.server, TestSettings(self.settings.seed, number))
+        return self.executor.workers[0].test_global(self.state.server, self.test_settings(number))
 
     @property
     def clients_predict_as_server(self) -> bool:

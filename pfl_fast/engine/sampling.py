@@ -27,7 +27,7 @@ def sample(settings: RoundSettings, clients: int, round: int) -> Cohort:
     """Samples the clients of a round without replacement."""
     everyone = list(range(clients))
     selected = _draw(key(settings.seed, "sample", round), everyone, _how_many(settings, clients, round))
-    lost = round_half_up(settings.client_dropout * len(selected))
+    lost = int(settings.client_dropout * len(selected) + 0.5)  # halves are rounded up
     uploading = _draw(key(settings.seed, "dropout", round), selected, max(len(selected) - lost, 1))
     to_all = settings.train_all or settings.broadcast_to_all
     return Cohort(everyone if settings.train_all else selected, uploading, everyone if to_all else selected)
@@ -44,12 +44,3 @@ def _draw(draw_key: int, clients: list[int], count: int) -> list[int]:
     if count >= len(clients):
         return clients
     return sorted(clients[i] for i in permutation(draw_key, len(clients))[:count])
-
-
-def round_half_up(value: float) -> int:
-    """Returns the nearest integer; halves are rounded up.
-
-    >>> round_half_up(0.9 * 5), round_half_up(2.4)
-    (5, 2)
-    """
-    return int(value + 0.5)

@@ -51,3 +51,9 @@ class RoundSettings:
     )
     drop_last_test: bool = option(False, "leave out a last batch of test samples that is not full")
     dtype: str = option("float32", "data type of parameters and arithmetic", ["float32", "float64"])
+    precision: str = option(
+        "highest",
+        "arithmetic of products of float32: highest; tf32: TF32 tensor cores of GPUs; bf16: bfloat16",
+        ["highest", "tf32", "bf16"],
+    )
+    deterministic: bool = option(False, "deterministic algorithms only: GPUs repeat a run to the bit")

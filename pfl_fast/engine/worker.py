@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.client_results import Score
+from pfl_fast.engine.local.arithmetic import with_bf16_products
 from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.single import SingleRunner, predictions
@@ -29,6 +30,7 @@ class TestSettings:
         seed: seed of the run.
         round: round of the test, for noise in predictions.
         whole_batches: drop samples beyond a multiple of this number; 0: drop none.
+        bf16: compute products of predictions in bfloat16.
     """
 
     __test__ = False  # not a test class of pytest
@@ -36,6 +38,7 @@ class TestSettings:
     seed: int
     round: int
     whole_batches: int = 0
+    bf16: bool = False
 
     def noise(self, client: int, batch: int) -> int:
         """Returns the seed of the noise in a prediction; ``client`` is -1 for the server's model."""
@@ -47,11 +50,7 @@ class Worker:
 
     Args:
         runner_class: runs one client or a stack of clients.
-        part_table: the part table.
-        method: the method.
-        data: client data.
         metrics: metrics of the tests, by name.
-        device: device of the worker.
         stop: asked between training steps; True ends the run.
     """
 
@@ -92,16 +91,9 @@ class Worker:
     def test(
         self, runner: Runner, clients: Sequence[int], tensors: Tensors, split: str, settings: TestSettings
     ) -> list[Score]:
-        """Returns the score of each client's model on its own samples of ``split``.
-
-        Args:
-            runner: the worker's runner for the unit.
-            clients: numbers of the clients.
-            tensors: tensors of the unit.
-            split: ``"test"``, ``"validation"`` or ``"train"``.
-            settings: settings of the test.
-        """
-        outputs = runner.logits(self.method.predict, clients, tensors, split, settings.noise)
+        """Returns the score of each client of a unit on its own samples of ``split``."""
+        predict = with_bf16_products(self.method.predict, settings.bf16)
+        outputs = runner.logits(predict, clients, tensors, split, settings.noise)
         return [self._score(logits, labels, settings.whole_batches) for logits, labels in outputs]
 
     def test_global(self, tensors: Tensors, settings: TestSettings) -> Score | None:
@@ -118,7 +110,8 @@ class Worker:
         with torch.no_grad():
             if self.method.predict_global(server, Batch(*first, torch.tensor(0, device=self.device))) is None:
                 return None
-        outputs = predictions(self.method.predict_global, server, self.data, "test", None, settings.noise)
+        predict = with_bf16_products(self.method.predict_global, settings.bf16)
+        outputs = predictions(predict, server, self.data, "test", None, settings.noise)
         return self._score(*outputs, 0)
 
     def _score(self, logits: Tensor, labels: Tensor, whole_batches: int) -> Score:

@@ -5,8 +5,6 @@
     alpha <- clip(alpha - eta <v - w, grad CE(vbar)>, 0, 1)
 
 w is averaged as in FedAvg; v and alpha stay at the client.
-
-Deng, Kamani and Mahdavi, "Adaptive Personalized Federated Learning", 2020.
 """
 
 from __future__ import annotations
@@ -19,18 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
-from pfl_fast.methods.base import (
-    TWO_MODELS,
-    Batch,
-    Part,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    cross_entropy,
-    part_of,
-    personal,
-)
+from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, apply, part_of, personal
+from pfl_fast.methods.phases import Batch, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -68,7 +59,11 @@ class APFL(FedAvg):
         """Returns FedAvg's parts, the personal model v, and alpha."""
         modules = {"extractor": backbone.extractor, "head": backbone.head}
         extra = {f"personal_{part}": personal(module) for part, module in modules.items()}
-        return {**super().parts(backbone), **extra, "mixing": personal(Mixing(self.options.alpha))}
+        return {
+            **super().parts(backbone),
+            **extra,
+            "mixing": personal(Values(alpha=nn.Parameter(torch.tensor(self.options.alpha)))),
+        }
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase that trains w, v and alpha together; each term of the loss reaches only its own."""
@@ -93,10 +88,9 @@ class APFL(FedAvg):
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
         """Returns the logits of vbar; with ``compat=pfllib`` those of v."""
-        extractor, head = client.personal_extractor, client.personal_head
         if self.options.compat == "pfllib":
-            logits: Tensor = head(extractor(batch.x))
-            return logits
+            return apply(client, ("personal_extractor", "personal_head"), batch.x)
+        extractor, head = client.personal_extractor, client.personal_head
         own = [*extractor.parameters(), *head.parameters()]
         others = [p.detach() for p in (*client.extractor.parameters(), *client.head.parameters())]
         vbar = dict(zip(self.context.parameters, ops.mix(own, others, 1 - client.mixing.alpha), strict=True))
@@ -118,14 +112,6 @@ class APFL(FedAvg):
         names = [f"personal_{name}" for name in self.context.parameters]
         own, others = [client[name] for name in names], [client[name] for name in self.context.parameters]
         return dict(zip(names, ops.mix(own, others, 1 - client["mixing.alpha"]), strict=True))
-
-
-class Mixing(nn.Module):
-    """Holds alpha."""
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.alpha = nn.Parameter(torch.tensor(alpha))
 
 
 def clip_alpha(client: Tensors) -> Tensors:

@@ -24,6 +24,8 @@ from pfl_fast.methods.parts import (
     Client,
     Part,
     Tensors,
+    Values,
+    apply,
     client_buffer,
     frozen,
     local_tensor_names,
@@ -52,6 +54,8 @@ __all__ = [
     "PhaseProgress",
     "RunContext",
     "Tensors",
+    "Values",
+    "apply",
     "averaged",
     "client_buffer",
     "cross_entropy",
@@ -106,28 +110,23 @@ class MixtureInputs(Protocol):
     @property
     def clients(self) -> Sequence[int]:
         """The S clients whose uploads arrived."""
-        ...
 
     @property
     def uploads(self) -> Tensors:
         """``[S, *shape]`` uploads, by server tensor."""
-        ...
 
     @property
     def server(self) -> Tensors:
         """Server tensors."""
-        ...
 
     def tensors(self, client: int) -> Tensors:
         """Returns all tensors of a client after its local training."""
-        ...
 
     def losses(self, candidates: Sequence[tuple[int, Tensors]]) -> list[float]:
         """Returns the loss of each ``(client, replaced tensors)`` on the client's validation samples.
 
         Clients without validation samples use their training samples.
         """
-        ...
 
 
 # Families of methods, in the order of `pfl-fast methods`.
@@ -158,7 +157,7 @@ class Method:
         Options: frozen dataclass of options, each made by :func:`pfl_fast.options.option`.
         presets: option and setting values by preset name.
         batch_norm: default BatchNorm policy: ``"shared"``, ``"params_shared_buffers_local"`` or ``"personal"``.
-        prediction_parts: parts that ``predict`` reads.
+        prediction_parts: parts that ``predict`` applies one after the other.
     """
 
     title: ClassVar[str]
@@ -203,7 +202,7 @@ class Method:
         return []
 
     def every_phase(self) -> list[Phase]:
-        """Returns every kind of phase of a run, without duplicates."""
+        """Returns every phase of a run, without duplicates."""
         tests = [*self.before_test(2, "after_local"), *self.before_test(2, "after_agg")]
         phases = [*self.phases(1), *self.phases(2), *self.final_phases(), *tests]
         return [phase for number, phase in enumerate(phases) if phase not in phases[:number]]
@@ -214,21 +213,20 @@ class Method:
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
         """Returns ``[b, C]`` logits of the client's model."""
-        logits: Tensor = client.head(client.extractor(batch.x))
-        return logits
+        return apply(client, self.prediction_parts, batch.x)
 
     def predict_global(self, server: Any, batch: Batch) -> Tensor | None:
         """Returns ``[b, C]`` logits of the server's model, whose parts are attributes of ``server``, or None."""
         if not hasattr(server, "extractor") or not hasattr(server, "head"):
             return None
-        logits: Tensor = server.head(server.extractor(batch.x))
-        return logits
+        return apply(server, ("extractor", "head"), batch.x)
 
     @property
     def predicts_as_server(self) -> bool:
         """True if ``predict`` and ``predict_global`` are the same function of the same parts."""
         own = type(self)
-        return own.predict is Method.predict and own.predict_global is Method.predict_global
+        inherited = own.predict is Method.predict and own.predict_global is Method.predict_global
+        return inherited and own.prediction_parts == Method.prediction_parts
 
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
         """Returns initial tensors of client ``number`` that differ from the ``common`` ones, by name."""
@@ -242,6 +240,10 @@ class Method:
             at: ``"start"`` or ``"end"`` of a round.
         """
         return {}
+
+    def keep_start(self, client: Tensors, at: str) -> Tensors:
+        """Returns the received parameters for the part ``start``, which keeps them for the round: an ``on_receive``."""
+        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def upload(self, client: Tensors) -> Tensors:
         """Returns values to upload instead of the client's parts, by server tensor."""

@@ -4,8 +4,6 @@
 
 w_g is the received model. A client predicts with v_i, trains v_i before w, and never uploads it. The proximal term is
 added to the gradient and is not part of the reported loss.
-
-Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021.
 """
 
 from __future__ import annotations
@@ -15,8 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import TWO_MODELS, Batch, Part, Phase, Tensors, cross_entropy, personal
+from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, personal
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -39,6 +40,7 @@ class Ditto(FedAvg):
     reading = "the personal model is trained first, towards the received model; lam 1 (the paper tunes 0.05 to 2)"
     public_code = "PFLlib: mu is 0 by default, which is Local; accuracies of both models are reported as one series"
     Options = DittoOptions
+    prediction_parts = ("personal_extractor", "personal_head")
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts and a personal model."""
@@ -53,11 +55,6 @@ class Ditto(FedAvg):
             Phase(("personal_extractor", "personal_head"), self.loss, self.options.personal_epochs, proximal=proximal),
             Phase(("extractor", "head"), global_loss, self.context.local_epochs),
         ]
-
-    def predict(self, client: Any, batch: Batch) -> Tensor:
-        """Returns the logits of v."""
-        logits: Tensor = client.personal_head(client.personal_extractor(batch.x))
-        return logits
 
 
 def global_loss(client: Any, batch: Batch) -> tuple[Tensor, Tensors]:

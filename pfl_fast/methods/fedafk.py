@@ -13,8 +13,6 @@ An epoch steps theta_G,i by L_G, and theta_i and mu (kept in [0, 1]) by L, phi_i
 
 Then theta_i <- mu theta_i + (1 - mu) theta_G,i, and another epoch steps phi_i by CE(phi_i(f(x; theta_i)), y), theta_i
 fixed. Client i uploads theta_G,i and keeps theta_i, phi_i and mu; it predicts with phi_i(f(x; theta_i)).
-
-Yin and Mao, "Personalized Federated Learning with Adaptive Feature Aggregation and Knowledge Transfer", 2024.
 """
 
 from __future__ import annotations
@@ -31,21 +29,10 @@ from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import (
-    CHOSEN,
-    Batch,
-    Method,
-    Part,
-    PerSampleCache,
-    Phase,
-    PhaseProgress,
-    RunContext,
-    Tensors,
-    client_buffer,
-    cross_entropy,
-    personal,
-    shared,
-)
+from pfl_fast.methods.base import CHOSEN, Method, RunContext
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, client_buffer, personal, shared
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -129,13 +116,13 @@ class FedAFK(Method):
             parts["global_extractor"] = shared(backbone.extractor, "extractor")
             parts["random_head"] = client_buffer(backbone.head)
         if self.options.afa:
-            parts["mixing"] = personal(Mixing(self.options.mu_init))
+            parts["mixing"] = personal(Values(mu=nn.Parameter(torch.tensor(self.options.mu_init))))
         return parts
 
     def phases(self, round: int) -> list[Phase]:
         """Returns the phases of the extractors, then the head's, whose features are constant during the phase."""
         epochs = self.context.local_epochs
-        head = Phase(("head",), self.head_loss, 1, {"f_i": PerSampleCache("extractor", local_features)})
+        head = Phase(("head",), self.head_loss, 1, {"f_i": PerSampleCache("extractor")})
         if self.options.head_phase == "per_epoch":
             return [*self.extractor_phases(), head] * epochs
         return [*self.extractor_phases() * epochs, head]
@@ -147,7 +134,7 @@ class FedAFK(Method):
             ("extractor", "mixing") if o.afa else ("extractor",),
             self.local_loss,
             1,
-            {"f_g": PerSampleCache("global_extractor", global_features)} if self.lam > 0 else {},
+            {"f_g": PerSampleCache("global_extractor")} if self.lam > 0 else {},
             edit_gradients=self.mu_from_both_gradients if o.afa and o.mu_grad == "reuse" else None,
             after_step=clip_mu if o.afa and o.mu_clip else None,
             after=self.mix_into_personal if o.afa else None,
@@ -249,26 +236,6 @@ class FedAFK(Method):
         return found
 
 
-class Mixing(nn.Module):
-    """Holds mu."""
-
-    def __init__(self, mu: float) -> None:
-        super().__init__()
-        self.mu = nn.Parameter(torch.tensor(mu))
-
-
 def clip_mu(client: Tensors) -> Tensors:
     """Clips mu to [0, 1]."""
     return {"mixing.mu": client["mixing.mu"].clamp(0, 1)}
-
-
-def local_features(client: Any, x: Tensor) -> Tensor:
-    """Returns ``f(x; theta_i)``."""
-    f_i: Tensor = client.extractor(x)
-    return f_i
-
-
-def global_features(client: Any, x: Tensor) -> Tensor:
-    """Returns ``f_G = f(x; theta_G,i)``."""
-    f_g: Tensor = client.global_extractor(x)
-    return f_g

@@ -5,8 +5,6 @@
 
 Then theta_hat is trained, uploaded and averaged as in FedAvg. The first time, W is trained until the loss converges,
 later for one epoch per round. After aggregation a client is tested with the theta_hat its next round starts from.
-
-Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning", AAAI 2023.
 """
 
 from __future__ import annotations
@@ -22,23 +20,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
-from pfl_fast.methods.base import (
-    TWO_MODELS,
-    Batch,
-    Method,
-    Part,
-    PerSampleCache,
-    Phase,
-    PhaseProgress,
-    RunContext,
-    Tensors,
-    cross_entropy,
-    frozen,
-    local_tensor_names,
-    part_of,
-    personal,
-)
-from pfl_fast.methods.parts import holder_of
+from pfl_fast.methods.base import TWO_MODELS, Method, RunContext
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, frozen, holder_of, local_tensor_names, part_of, personal
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

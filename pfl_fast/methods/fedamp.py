@@ -5,8 +5,6 @@
     min over w of CE(w) + lam / (2 alpha_k) |w - u_i|^2                  at the client, from its own w_i
 
 The proximal term is added to the gradient and is not part of the reported loss.
-
-Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021.
 """
 
 from __future__ import annotations
@@ -17,7 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import ONE_PER_CLIENT, Method, MixtureInputs, Part, Phase, Tensors, parameters_as_buffers
+from pfl_fast.methods.base import ONE_PER_CLIENT, Method, MixtureInputs
+from pfl_fast.methods.parts import Part, Tensors, parameters_as_buffers
+from pfl_fast.methods.phases import Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -2,12 +2,13 @@
 
     w <- sum_i (n_i / n) w_i
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+n_i is the number of training samples of client i, n their sum over the clients whose uploads arrive.
 """
 
 from __future__ import annotations
 
-from pfl_fast.methods.base import ONE_MODEL, Method, Part, shared
+from pfl_fast.methods.base import ONE_MODEL, Method
+from pfl_fast.methods.parts import Part, shared
 from pfl_fast.models import Backbone
 
 

@@ -2,18 +2,16 @@
 
     w <- sum_i (n_i / n) w_i,    and after the last round    w_i = SGD(w; client i, some epochs)
 
-All layers are fine-tuned. The simplest baseline of personalised methods.
-
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017; the
-fine-tuning is common practice.
+All layers are fine-tuned, as is common practice. The simplest baseline of personalised methods.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import ADAPTED, Phase
+from pfl_fast.methods.base import ADAPTED
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.phases import Phase
 from pfl_fast.options import option
 
 

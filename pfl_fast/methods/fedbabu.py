@@ -1,16 +1,17 @@
 """FedBABU: a shared extractor is trained with a fixed random head; each client fine-tunes after the last round.
 
     extractor <- sum_i (n_i / n) extractor_i,    with one random head, the same for all clients
-    after the last round each client fine-tunes its model
 
-Oh, Kim and Yun, "FedBABU: Towards Enhanced Representation for Federated Image Classification", ICLR 2022.
+After the last round each client fine-tunes its model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import PARTS, Method, Part, Phase, personal, shared
+from pfl_fast.methods.base import PARTS, Method
+from pfl_fast.methods.parts import Part, personal, shared
+from pfl_fast.methods.phases import Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

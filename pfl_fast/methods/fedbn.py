@@ -3,8 +3,6 @@
     w <- sum_i (n_i / n) w_i,    except gamma, beta, mean and variance of every BatchNorm of client i
 
 On a model without BatchNorm, FedBN is FedAvg.
-
-Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021.
 """
 
 from __future__ import annotations

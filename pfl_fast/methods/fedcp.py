@@ -9,9 +9,6 @@ Symbols as in the paper; client i, features of width K:
     L = CE(out, y) + lam * MMD(h, h0)
 
 Client i trains W_i_fe, W_i_hd and its CPN; it uploads W_i_fe, the CPN and (W_hd + W_i_hd) / 2.
-
-Zhang et al., "FedCP: Separating Feature Information for Personalized Federated Learning via Conditional Policy",
-KDD 2023.
 """
 
 from __future__ import annotations
@@ -24,26 +21,14 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import (
-    CHOSEN,
-    Batch,
-    Method,
-    Part,
-    PerSampleCache,
-    Phase,
-    RunContext,
-    Tensors,
-    client_buffer,
-    cross_entropy,
-    frozen,
-    part_of,
-    personal,
-    shared,
-)
+from pfl_fast.methods.base import CHOSEN, Method, RunContext
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, client_buffer, frozen, part_of, personal, shared
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.nn import ConditionalPolicy
 from pfl_fast.options import option
@@ -82,7 +67,7 @@ class FedCP(Method):
     """Shared extractor and policy network; a global and a personal head."""
 
     title = "FedCP"
-    paper = "Zhang et al., FedCP: Separating Feature Information via Conditional Policy, KDD 2023"
+    paper = "Zhang et al., FedCP: Separating Feature Information for Personalized FL via Conditional Policy, KDD 2023"
     summary = "shared extractor and policy network route each sample's features to a global and a personal head"
     family = CHOSEN
     reading = "plain softmax; in round 1, too, the context comes from the head; the term of Eq. 7 is an MMD estimate"
@@ -136,13 +121,13 @@ class FedCP(Method):
         if o.cpn:
             policy = ConditionalPolicy(width, o.cpn_depth, o.cpn_norm, o.cpn_act, o.policy)
             parts["cpn"] = shared(policy, "cpn")
-            parts["context"] = client_buffer(Context(width))
+            parts["context"] = client_buffer(Values(vector=torch.zeros(width)))
         return parts
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase; the features of the frozen extractor are computed once per round."""
         train = ("extractor", "head", "cpn") if self.options.cpn else ("extractor", "head")
-        cached = {"h0": PerSampleCache("global_extractor", global_features)} if self.uses_mmd else {}
+        cached = {"h0": PerSampleCache("global_extractor")} if self.uses_mmd else {}
         return [Phase(train, self.loss, self.context.local_epochs, cached)]
 
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
@@ -207,19 +192,3 @@ class FedCP(Method):
             return {}
         both = [part_of(client, "global_head"), part_of(client, "head")]
         return {f"head.{name}": (both[0][name] + both[1][name]) / 2 for name in both[0]}
-
-
-class Context(nn.Module):
-    """Holds u_i, which tells the policy network whose samples it routes."""
-
-    vector: Tensor
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.register_buffer("vector", torch.zeros(width))
-
-
-def global_features(client: Any, x: Tensor) -> Tensor:
-    """Returns ``h0 = f(x; W_fe)``."""
-    h0: Tensor = client.global_extractor(x)
-    return h0

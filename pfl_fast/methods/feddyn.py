@@ -4,8 +4,6 @@
     h <- h - (alpha / N) sum_S (w_i - w_g)                    w_g <- mean_S w_i - h / alpha
 
 Both terms of the regulariser are added to the gradient and are not part of the reported loss.
-
-Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021.
 """
 
 from __future__ import annotations
@@ -17,18 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import (
-    Part,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    averaged,
-    client_buffer,
-    part_of,
-    round_buffer,
-    zeros_like_parameters,
-)
+from pfl_fast.methods.base import Method, averaged
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.parts import Part, Tensors, client_buffer, part_of, round_buffer, zeros_like_parameters
+from pfl_fast.methods.phases import Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -55,6 +45,7 @@ class FedDyn(FedAvg):
         "PFLlib: the norm is not squared (compat=pfllib), and lost clients shrink the model"
     )
     Options = FedDynOptions
+    on_receive = Method.keep_start
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
@@ -81,10 +72,6 @@ class FedDyn(FedAvg):
                 after=self.update_correction,
             )
         ]
-
-    def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """Returns ``w_g``, kept for the round."""
-        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def add_regulariser(self, client: Tensors, gradients: Tensors) -> Tensors:
         """Returns ``g - h_i``; with ``compat=pfllib`` plus the gradient of ``alpha / 2 |w - w_g|``."""

@@ -6,8 +6,6 @@
 theta_old is the client's model before local training, theta_j are the trained models, its own among them, and L_i is
 its loss on validation samples. The server sums the weights before max(0, .) over rounds, and sends each client the m
 models with the largest sums.
-
-Zhang et al., "Personalized Federated Learning with First Order Model Optimization", ICLR 2021.
 """
 
 from __future__ import annotations
@@ -20,16 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import (
-    ONE_PER_CLIENT,
-    Method,
-    MixtureInputs,
-    Part,
-    Tensors,
-    client_buffer,
-    part_of,
-    zeros_like_parameters,
-)
+from pfl_fast.methods.base import ONE_PER_CLIENT, Method, MixtureInputs
+from pfl_fast.methods.parts import Part, Tensors, client_buffer, part_of, zeros_like_parameters
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -56,6 +46,7 @@ class FedFomo(Method):
     )
     public_code = "PFLlib: validation losses keep their autograd graph; models may be in training or evaluation mode"
     Options = FedFomoOptions
+    on_receive = Method.keep_start
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
@@ -78,10 +69,6 @@ class FedFomo(Method):
             ),
             "start": client_buffer(start),
         }
-
-    def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """Returns theta_old, kept for the round."""
-        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def server_state(self, server: Tensors) -> Tensors:
         """Returns ``[N, N]`` sums of weights."""

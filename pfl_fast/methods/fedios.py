@@ -13,8 +13,6 @@ It predicts with H(p_f); the global model is H(P_g f(x; W_g)).
 
 With exact projections p_g . p_p is always zero and lam has no effect. It has one after a ReLU
 (``post_activation=relu``), on features before the projection (``reg_on=raw``), or without projections.
-
-Gao et al., "FediOS: Decoupling Orthogonal Subspaces for Personalization in Feature-skew Federated Learning", 2023.
 """
 
 from __future__ import annotations
@@ -28,18 +26,10 @@ from torch import Tensor, nn
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import (
-    CHOSEN,
-    Batch,
-    Method,
-    Part,
-    Phase,
-    Tensors,
-    cross_entropy,
-    personal,
-    reinitialized,
-    shared,
-)
+from pfl_fast.methods.base import CHOSEN, Method
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, personal, reinitialized, shared
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.nn import OrthogonalProjector
 from pfl_fast.options import option
@@ -122,10 +112,10 @@ class FediOS(Method):
         if o.personal_extractor == "own":
             fresh = o.personal_init == "fresh"
             parts["personal_extractor"] = personal(reinitialized(backbone.extractor) if fresh else backbone.extractor)
-        head, projector = backbone.head, Part(Bases(None, None), trained=False, on_server=True)
+        head, projector = backbone.head, Part(Values(generic=None, personal=None), trained=False, on_server=True)
         if o.projections:
             a_0, a_i = self.bases(backbone.feature_width)
-            projector = replace(projector, module=Bases(a_0, a_i[0]), client_values={"personal": a_i})
+            projector = replace(projector, module=Values(generic=a_0, personal=a_i[0]), client_values={"personal": a_i})
             if o.projection != "square":
                 width = a_0.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
                 head = nn.Linear(width, self.context.classes)
@@ -202,12 +192,3 @@ class FediOS(Method):
             f = f @ basis
             f = f @ basis.mT if self.options.projection == "square" else f
         return torch.relu(f) if self.options.post_activation == "relu" else f
-
-
-class Bases(nn.Module):
-    """Holds the bases of the generic and of the client's subspace; None without projections."""
-
-    def __init__(self, generic: Tensor | None, personal: Tensor | None) -> None:
-        super().__init__()
-        self.register_buffer("generic", generic)
-        self.register_buffer("personal", personal)

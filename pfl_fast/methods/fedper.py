@@ -1,13 +1,14 @@
 """FedPer: a shared extractor and personal heads.
 
-    extractor <- sum_i (n_i / n) extractor_i,    head_i stays at client i
+    extractor <- sum_i (n_i / n) extractor_i
 
-Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
+head_i stays at client i.
 """
 
 from __future__ import annotations
 
-from pfl_fast.methods.base import PARTS, Method, Part, personal, shared
+from pfl_fast.methods.base import PARTS, Method
+from pfl_fast.methods.parts import Part, personal, shared
 from pfl_fast.models import Backbone
 
 

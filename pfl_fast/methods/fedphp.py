@@ -4,8 +4,6 @@
     p <- mu_t p + (1 - mu_t) w_i,  mu_t = mu t / T              after local training
 
 w is averaged as in FedAvg; a client predicts with its inherited model p.
-
-Li et al., "FedPHP: Federated Personalization with Inherited Private Models", ECML PKDD 2021.
 """
 
 from __future__ import annotations
@@ -17,19 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.methods.base import (
-    TWO_MODELS,
-    Batch,
-    Part,
-    PerSampleCache,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    client_buffer,
-    cross_entropy,
-    part_of,
-)
+from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, apply, client_buffer, part_of
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -69,9 +59,7 @@ class FedPHP(FedAvg):
 
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase; the features of p are computed once per round."""
-        cached = (
-            {"inherited": PerSampleCache("inherited_extractor", inherited_features)} if self.options.lam > 0 else {}
-        )
+        cached = {"inherited": PerSampleCache("inherited_extractor")} if self.options.lam > 0 else {}
         keep = self.options.mu * round / self.context.rounds
         after = partial(moving_average, keep=keep)
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
@@ -86,16 +74,8 @@ class FedPHP(FedAvg):
 
     def predict(self, client: Any, batch: Batch) -> Tensor:
         """Returns the logits of p; with ``inference=local`` those of w."""
-        if self.options.inference == "local":
-            return super().predict(client, batch)
-        logits: Tensor = client.inherited_head(client.inherited_extractor(batch.x))
-        return logits
-
-
-def inherited_features(client: Any, x: Tensor) -> Tensor:
-    """Returns ``f(x; p)``."""
-    z: Tensor = client.inherited_extractor(x)
-    return z
+        prefix = "inherited_" if self.options.inference == "inherited" else ""
+        return apply(client, (f"{prefix}extractor", f"{prefix}head"), batch.x)
 
 
 def moving_average(client: Tensors, progress: PhaseProgress, keep: float) -> Tensors:

@@ -18,9 +18,6 @@ FedPick is FedBN.
 
 digits-cnn is cut behind its convolutions (``cut=conv``), d = 8192 for 32x32: the selector alone has 67 million
 parameters, each classifier 18 million. ``model_options = cut=conv, head=linear`` builds classifiers of one layer.
-
-Zhu et al., "Take Your Pick: Enabling Effective Personalized Federated Learning within Low-dimensional Feature Space",
-2023.
 """
 
 from __future__ import annotations
@@ -36,8 +33,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from pfl_fast import ops
-from pfl_fast.methods.base import CHOSEN, Batch, Part, Phase, Tensors, personal, reinitialized, shared
+from pfl_fast.methods.base import CHOSEN
 from pfl_fast.methods.fedbn import FedBN
+from pfl_fast.methods.parts import Part, Tensors, personal, reinitialized, shared
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.nn import FeatureSelector
 from pfl_fast.options import option
@@ -77,7 +76,8 @@ class FedPick(FedBN):
 
     title = "FedPick"
     paper = (
-        "Zhu et al., Take Your Pick: Effective Personalized FL within Low-dimensional Feature Space, arXiv:2307.13995"
+        "Zhu et al., Take Your Pick: Enabling Effective Personalized Federated Learning within Low-dimensional Feature "
+        "Space, arXiv:2307.13995"
     )
     summary = "shared encoder and head; each client selects features for a personal head"
     family = CHOSEN

@@ -5,8 +5,6 @@
     P_c = sum_i n_i,c P_i,c / sum_i n_i,c
 
 A client predicts the class whose prototype P_c is nearest.
-
-Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022.
 """
 
 from __future__ import annotations
@@ -16,19 +14,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
-from pfl_fast.methods.base import (
-    ONE_PER_CLIENT,
-    Batch,
-    Method,
-    Part,
-    Tensors,
-    cross_entropy,
-    frozen,
-    personal,
-    round_buffer,
-)
+from pfl_fast.methods.base import ONE_PER_CLIENT, Method
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, frozen, personal, round_buffer
+from pfl_fast.methods.phases import Batch
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -60,7 +51,8 @@ class FedProto(Method):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns a personal model, sums of features to upload, and the received prototypes."""
-        prototypes = Prototypes(self.context.classes, backbone.feature_width)
+        classes, width = self.context.classes, backbone.feature_width
+        prototypes = Values(means=torch.zeros(classes, width), counts=torch.zeros(classes))
         return {
             "extractor": personal(backbone.extractor),
             "head": personal(backbone.head),
@@ -103,15 +95,3 @@ class FedProto(Method):
             "prototypes.means": means,
             "prototypes.counts": torch.where(seen, counts.sum(0), server["prototypes.counts"]),
         }
-
-
-class Prototypes(nn.Module):
-    """Holds a feature vector for each class, and its number of samples."""
-
-    means: Tensor
-    counts: Tensor
-
-    def __init__(self, classes: int, width: int) -> None:
-        super().__init__()
-        self.register_buffer("means", torch.zeros(classes, width))
-        self.register_buffer("counts", torch.zeros(classes))

@@ -3,16 +3,16 @@
     L_i(w) = CE(w) + mu / 2 |w - w_g|^2
 
 The term is added to the gradient as ``mu (w - w_g)`` and is not part of the reported loss.
-
-Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import Part, Phase, Tensors, round_buffer, zeros_like_parameters
+from pfl_fast.methods.base import Method
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.parts import Part, round_buffer, zeros_like_parameters
+from pfl_fast.methods.phases import Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -33,6 +33,7 @@ class FedProx(FedAvg):
     reading = "a fixed mu of 0.01, as in FedPick's paper; the same number of epochs for all clients"
     public_code = "PFLlib: mu is 0 by default, which is FedAvg. FedBN's scripts: the norm is not squared"
     Options = FedProxOptions
+    on_receive = Method.keep_start
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts and w_g."""
@@ -43,7 +44,3 @@ class FedProx(FedAvg):
         """Returns one phase with the proximal term."""
         proximal = {part: (f"start.{part}", self.options.mu) for part in ("extractor", "head")}
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, proximal=proximal)]
-
-    def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """Returns ``w_g``, kept for the round."""
-        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}

@@ -3,7 +3,7 @@
     head_i <- some epochs of SGD, extractor fixed        then extractor_i <- SGD, head fixed
     extractor <- sum_i (n_i / n) extractor_i
 
-Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021.
+head_i stays at client i.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import Batch, PerSampleCache, Phase, Tensors, cross_entropy
 from pfl_fast.methods.fedper import FedPer
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Tensors
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase
 from pfl_fast.options import option
 
 
@@ -37,17 +39,11 @@ class FedRep(FedPer):
 
     def phases(self, round: int) -> list[Phase]:
         """Returns a phase for the head, whose features are computed once, then one for the extractor."""
-        cached = {"features": PerSampleCache("extractor", features)}
+        cached = {"features": PerSampleCache("extractor")}
         return [
             Phase(("head",), head_loss, self.options.personal_epochs, cached),
             Phase(("extractor",), self.loss, self.context.local_epochs),
         ]
-
-
-def features(client: Any, x: Tensor) -> Tensor:
-    """Returns the features of ``x``."""
-    z: Tensor = client.extractor(x)
-    return z
 
 
 def head_loss(client: Any, batch: Batch) -> tuple[Tensor, Tensors]:

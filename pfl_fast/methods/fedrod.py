@@ -4,8 +4,6 @@
     L_P = CE(stop(G(z)) + P(stop(z)), y)              P only
 
 Extractor and G are averaged; a client predicts with ``G(z) + P(z)``.
-
-Chen and Chao, "On Bridging Generic and Personalized Federated Learning for Image Classification", ICLR 2022.
 """
 
 from __future__ import annotations
@@ -13,10 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pfl_fast.methods.base import PARTS, Batch, Part, Phase, Tensors, client_buffer, cross_entropy, personal
+from pfl_fast.methods.base import PARTS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, client_buffer, personal
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 
 
@@ -24,7 +25,7 @@ class FedRoD(FedAvg):
     """Shared extractor and generic head, and a personal head."""
 
     title = "FedRoD"
-    paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning, ICLR 2022"
+    paper = "Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022"
     summary = "shared extractor and generic head, trained with a class-balanced loss; a personal head is added"
     family = PARTS
     reading = "the linear variant; classes without samples are left out of the client's softmax (log 0)"
@@ -35,7 +36,10 @@ class FedRoD(FedAvg):
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, a personal head, and the client's class counts."""
-        extra = {"personal_head": personal(backbone.head), "counts": client_buffer(Counts(self.context.classes))}
+        extra = {
+            "personal_head": personal(backbone.head),
+            "counts": client_buffer(Values(values=torch.ones(self.context.classes))),
+        }
         return {**super().parts(backbone), **extra}
 
     def phases(self, round: int) -> list[Phase]:
@@ -61,13 +65,3 @@ class FedRoD(FedAvg):
         if self.context.count_classes is None:
             return {}
         return {"counts.values": self.context.count_classes(number).to(common["counts.values"])}
-
-
-class Counts(nn.Module):
-    """Holds n_y."""
-
-    values: Tensor
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.register_buffer("values", torch.ones(classes))

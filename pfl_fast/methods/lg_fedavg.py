@@ -3,8 +3,6 @@
     head <- sum_i (n_i / n) head_i,    extractor_i stays at client i
 
 In warm-up rounds the extractor is averaged too, as in FedAvg.
-
-Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations", 2020.
 """
 
 from __future__ import annotations
@@ -16,7 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import PARTS, Batch, Method, Part, personal, shared
+from pfl_fast.methods.base import PARTS, Method
+from pfl_fast.methods.parts import Part, personal, shared
+from pfl_fast.methods.phases import Batch
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -34,7 +34,7 @@ class LGFedAvg(Method):
     """Personal extractor, shared head."""
 
     title = "LG-FedAvg"
-    paper = "Liang et al., Think Locally, Act Globally, arXiv:2001.01523"
+    paper = "Liang et al., Think Locally, Act Globally: FL with Local and Global Representations, arXiv:2001.01523"
     summary = "personal extractor, shared head"
     family = PARTS
     reading = "no warm-up; 20 rounds of it on Office-Caltech10 and DomainNet, as in FedPick's paper"

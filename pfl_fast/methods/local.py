@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pfl_fast.methods.base import ONE_PER_CLIENT, Method, Part, personal
+from pfl_fast.methods.base import ONE_PER_CLIENT, Method
+from pfl_fast.methods.parts import Part, personal
 from pfl_fast.models import Backbone
 
 

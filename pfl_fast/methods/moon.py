@@ -3,33 +3,23 @@
     z = f(x; w),  z_g = f(x; w_g),  z_p = f(x; the client's previous model)
     L = CE + mu * mean -log( e^{cos(z, z_g) / tau} / (e^{cos(z, z_g) / tau} + e^{cos(z, z_p) / tau}) )
 
-Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021.
+w is averaged as in FedAvg.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.methods.base import (
-    Batch,
-    Part,
-    PerSampleCache,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    client_buffer,
-    cross_entropy,
-    frozen,
-    part_of,
-)
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, client_buffer, frozen, part_of
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -73,7 +63,7 @@ class MOON(FedAvg):
     def phases(self, round: int) -> list[Phase]:
         """Returns one phase; the features of the two untrained extractors are computed once per round."""
         others = ("global_extractor", "previous_extractor") if self.options.mu > 0 else ()
-        cached = {part: PerSampleCache(part, partial(features_of, part=part)) for part in others}
+        cached = {part: PerSampleCache(part) for part in others}
         after = save_extractor if self.options.mu > 0 else None
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
 
@@ -86,12 +76,6 @@ class MOON(FedAvg):
         similar = [F.cosine_similarity(z, batch.cached[part], dim=-1) for part in batch.cached]
         contrast = -F.log_softmax(torch.stack(similar) / self.options.tau, dim=0)[0].mean()
         return loss + self.options.mu * contrast, {"contrast": contrast.detach()}
-
-
-def features_of(client: Any, x: Tensor, part: str) -> Tensor:
-    """Returns the features of ``x`` from one of the untrained extractors."""
-    features: Tensor = client.get_submodule(part)(x)
-    return features
 
 
 def save_extractor(client: Tensors, progress: PhaseProgress) -> Tensors:

@@ -16,8 +16,6 @@ Of f_m + f_s batches, the first f_m update the selected copy of each group and n
 
 After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), or the copy with the larger alpha (hard). W_t^c is
 kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client fine-tunes its W^c.
-
-Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization", NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -34,19 +32,11 @@ from torch.func import functional_call
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import (
-    CHOSEN,
-    Batch,
-    Method,
-    Part,
-    Phase,
-    RunContext,
-    Tensors,
-    cross_entropy,
-    part_of,
-    personal,
-)
+from pfl_fast.methods.base import CHOSEN, Method, RunContext
+from pfl_fast.methods.losses import cross_entropy
 from pfl_fast.methods.partialfed_fix import OFFICE_HOME, PAPER, PRESETS
+from pfl_fast.methods.parts import Part, Tensors, Values, apply, part_of, personal
+from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
 from pfl_fast.options import option
 
@@ -94,6 +84,7 @@ class PartialFedAdaptive(Method):
     public_code = "no public code is known"
     Options = PartialFedAdaptiveOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    prediction_parts = ("local",)
 
     def __init__(self, options: PartialFedAdaptiveOptions, context: RunContext) -> None:
         if options.soft_finetune == "every" and options.sample != "soft":
@@ -114,7 +105,7 @@ class PartialFedAdaptive(Method):
         return {
             "local": Part(deepcopy(backbone), upload_to="model"),
             "global_": Part(deepcopy(backbone), receive_from="model"),
-            "policy": personal(Policy(len(self.groups))),
+            "policy": personal(Values(logits=nn.Parameter(torch.zeros(len(self.groups), 2)))),
         }
 
     def phases(self, round: int) -> list[Phase]:
@@ -191,23 +182,9 @@ class PartialFedAdaptive(Method):
             result.update(zip(names, soft, strict=True))
         return {f"local.{name}": value for name, value in result.items()}
 
-    def predict(self, client: Any, batch: Batch) -> Tensor:
-        """Returns ``[b, C]`` logits of W^c."""
-        logits: Tensor = client.local(batch.x)
-        return logits
-
     def predict_global(self, server: Any, batch: Batch) -> Tensor:
         """Returns ``[b, C]`` logits of the average."""
-        logits: Tensor = server.model(batch.x)
-        return logits
-
-
-class Policy(nn.Module):
-    """Holds the logits a, ``[k, 2]``."""
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(groups, 2))
+        return apply(server, ("model",), batch.x)
 
 
 def global_share(a: Tensor, seed: Tensor, tau: float) -> Tensor:

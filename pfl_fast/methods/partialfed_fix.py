@@ -9,8 +9,6 @@ Symbols as in the paper; client c, round t, groups g of tensors, including Batch
 
 After the last round each client fine-tunes W_init. The strategies are those of
 :mod:`pfl_fast.methods.partialfed_strategies`.
-
-Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial Initialization", NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -19,8 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pfl_fast.methods.base import CHOSEN, Method, Part, Phase, shared
+from pfl_fast.methods.base import CHOSEN, Method
 from pfl_fast.methods.partialfed_strategies import Selector, loaded
+from pfl_fast.methods.parts import Part, shared
+from pfl_fast.methods.phases import Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 

@@ -144,6 +144,22 @@ def without_values(module: Module) -> Module:
     return deepcopy(module, meta)
 
 
+class Values(nn.Module):
+    """Holds tensors as attributes: parameters, which phases may train, and buffers; None stays None.
+
+    >>> [name for name, _ in Values(mean=Tensor([0.0])).named_buffers()]
+    ['mean']
+    """
+
+    def __init__(self, **tensors: Tensor | None) -> None:
+        super().__init__()
+        for name, tensor in tensors.items():
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(name, tensor)
+            else:
+                self.register_buffer(name, tensor)
+
+
 class Client(nn.Module):
     """One client's parts, as attributes: ``client.head(client.extractor(x))``."""
 
@@ -153,6 +169,13 @@ class Client(nn.Module):
             self.add_module(name, module)
 
 
+def apply(client: Client, parts: Iterable[str], x: Tensor) -> Tensor:
+    """Returns the output of the named parts, applied to ``x`` one after the other."""
+    for part in parts:
+        x = client.get_submodule(part)(x)
+    return x
+
+
 def part_of(tensors: Mapping[str, Tensor], part: str) -> Tensors:
     """Returns the tensors of one part, by their names inside the part.
 
@@ -160,4 +183,4 @@ def part_of(tensors: Mapping[str, Tensor], part: str) -> Tensors:
     {'weight': 1}
     """
     prefix = part + "."
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}

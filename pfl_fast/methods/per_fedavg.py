@@ -5,17 +5,16 @@
     w  <- w - beta (g' - alpha H g')          Hessian-free: H g' = (grad f(w + d g'; B1) - grad f(w - d g'; B1)) / (2 d)
 
 beta is the learning rate. A client is tested after one step of size alpha on one of its training batches.
-
-Fallah, Mokhtari and Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
-Meta-Learning Approach", NeurIPS 2020.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_fast.methods.base import ADAPTED, GradientAt, Phase, Tensors
+from pfl_fast.methods.base import ADAPTED
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.parts import Tensors
+from pfl_fast.methods.phases import GradientAt, Phase
 from pfl_fast.options import option
 
 MIN_HALVED = 4  # smaller batches are used as both halves: BatchNorm cannot train on a single sample
@@ -37,7 +36,10 @@ class PerFedAvg(FedAvg):
     """Shared extractor and head; clients adapt them before each test."""
 
     title = "Per-FedAvg"
-    paper = "Fallah et al., Personalized Federated Learning: A Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
+    paper = (
+        "Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning "
+        "Approach, NeurIPS 2020"
+    )
     summary = "one model for all, trained to be adapted by one step on each client's samples before it predicts"
     family = ADAPTED
     reading = (

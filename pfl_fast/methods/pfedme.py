@@ -5,19 +5,18 @@
     w_g <- (1 - beta) w_g + beta sum_i (n_i / n) w_i
 
 theta starts each round from the received w. A client predicts with theta.
-
-Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from pfl_fast.methods.base import TWO_MODELS, Batch, Part, Phase, PhaseProgress, Tensors, part_of, personal
+from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.parts import Part, Tensors, part_of, personal
+from pfl_fast.methods.phases import Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -48,6 +47,7 @@ class PFedMe(FedAvg):
         "(compat=pfllib)"
     )
     Options = PFedMeOptions
+    prediction_parts = ("personal_extractor", "personal_head")
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns w and theta."""
@@ -69,11 +69,6 @@ class PFedMe(FedAvg):
                 after_batch=self.step_shared,
             )
         ]
-
-    def predict(self, client: Any, batch: Batch) -> Tensor:
-        """Returns the logits of theta."""
-        logits: Tensor = client.personal_head(client.personal_extractor(batch.x))
-        return logits
 
     def on_receive(self, client: Tensors, at: str) -> Tensors:
         """Returns w as the initial theta of the round."""

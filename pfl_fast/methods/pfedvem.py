@@ -7,9 +7,6 @@
     m_g <- sum_i m_i / rho_i^2 / sum_i 1 / rho_i^2                extractor <- sum_i (n_i / n) extractor_i
 
 A client predicts with m_i.
-
-Zhu, Ma and Blaschko, "Confidence-Aware Personalized Federated Learning via Variational Expectation Maximization",
-CVPR 2023.
 """
 
 from __future__ import annotations
@@ -26,24 +23,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfl_fast import ops
-from pfl_fast.methods.base import (
-    PARTS,
-    Batch,
-    Method,
-    Part,
-    PerSampleCache,
-    Phase,
-    RunContext,
-    Tensors,
-    averaged,
-    cross_entropy,
-    frozen,
-    part_of,
-    personal,
-    round_buffer,
-    shared,
-)
-from pfl_fast.methods.fedrep import features
+from pfl_fast.methods.base import PARTS, Method, RunContext, averaged
+from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.parts import Part, Tensors, Values, frozen, part_of, personal, round_buffer, shared
+from pfl_fast.methods.phases import Batch, PerSampleCache, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -63,7 +46,7 @@ class PFedVEM(Method):
     """Shared extractor; heads are personal distributions with a shared prior."""
 
     title = "pFedVEM"
-    paper = "Zhu, Ma and Blaschko, Confidence-Aware Personalized Federated Learning, CVPR 2023"
+    paper = "Zhu, Ma and Blaschko, Confidence-Aware Personalized FL via Variational Expectation Maximization, CVPR 2023"
     summary = "shared extractor, heads as distributions; heads with a small variance weigh more in the shared prior"
     family = PARTS
     reading = "as in the authors' code, all clients train in every round and only the selected ones are averaged"
@@ -96,14 +79,14 @@ class PFedVEM(Method):
             "head": Part(mean, upload_to="head"),
             "spread": personal(spread),
             "prior": frozen(mean, "head", recipients="all"),
-            "variance": round_buffer(Variance(), upload_to="variance"),
+            "variance": round_buffer(Values(value=torch.tensor(1.0)), upload_to="variance"),
         }
 
     def phases(self, round: int) -> list[Phase]:
         """Returns a phase for the head, each step on all samples with cached features, then one for the extractor."""
         o = self.options
         sgd = {"lr": o.head_lr, "momentum": o.head_momentum, "weight_decay": 0.0}  # the prior replaces weight decay
-        cached = {"features": PerSampleCache("extractor", features)}
+        cached = {"features": PerSampleCache("extractor")}
         return [
             Phase(("head", "spread"), self.head_loss, o.head_epochs, cached, sgd=sgd, whole=True),
             Phase(("extractor",), self.extractor_loss, self.context.local_epochs),
@@ -156,13 +139,3 @@ class PFedVEM(Method):
         heads = {name: block for name, block in uploads.items() if name.startswith("head.")}
         precision = 1 / uploads["variance.value"].double()
         return {**super().aggregate(server, uploads, sizes), **averaged(heads, precision / precision.sum())}
-
-
-class Variance(nn.Module):
-    """Holds rho_i^2."""
-
-    value: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("value", torch.tensor(1.0))

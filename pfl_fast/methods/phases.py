@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from pfl_fast.methods.parts import Client, Tensors
+from pfl_fast.methods.parts import Client, Tensors, apply
 
 
 @dataclass
@@ -40,12 +40,16 @@ class PerSampleCache:
     compute it again for each of their losses.
 
     Attributes:
-        part: the only part used by ``compute``; the phase must not train it.
-        compute: ``(client, x) -> [b, ...]``.
+        part: the part whose output is cached; the phase must not train it.
+        function: ``(client, x) -> [b, ...]``, computed instead of the part's output; uses only this part.
     """
 
     part: str
-    compute: Callable[[Client, Tensor], Tensor]
+    function: Callable[[Client, Tensor], Tensor] | None = None
+
+    def compute(self, client: Client, x: Tensor) -> Tensor:
+        """Returns the values ``[b, ...]`` of samples ``x``."""
+        return self.function(client, x) if self.function else apply(client, (self.part,), x)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,6 @@ class GradientAt(Protocol):
 
         The step reports the loss of the last call with ``reported=True``.
         """
-        ...
 
 
 @dataclass(frozen=True)

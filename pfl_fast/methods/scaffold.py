@@ -5,8 +5,6 @@
     x <- x + eta_g mean_S (y_i - x)                     c <- c + (1 / N) sum_S (c_i+ - c_i)
 
 c_i stays at client i, which uploads y_i and c_i+ - c_i.
-
-Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
 """
 
 from __future__ import annotations
@@ -16,19 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_fast.methods.base import (
-    Part,
-    Phase,
-    PhaseProgress,
-    Tensors,
-    averaged,
-    client_buffer,
-    frozen,
-    part_of,
-    round_buffer,
-    zeros_like_parameters,
-)
+from pfl_fast.methods.base import Method, averaged
 from pfl_fast.methods.fedavg import FedAvg
+from pfl_fast.methods.parts import Part, Tensors, client_buffer, frozen, part_of, round_buffer, zeros_like_parameters
+from pfl_fast.methods.phases import Phase, PhaseProgress
 from pfl_fast.models import Backbone
 from pfl_fast.options import option
 
@@ -55,6 +44,7 @@ class Scaffold(FedAvg):
         "planned number of clients when some are lost"
     )
     Options = ScaffoldOptions
+    on_receive = Method.keep_start
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts, x, c_i, c and ``c_i+ - c_i``."""
@@ -72,10 +62,6 @@ class Scaffold(FedAvg):
         correct, update = self.correct_gradients, self.update_control
         train = ("extractor", "head")
         return [Phase(train, self.loss, self.context.local_epochs, edit_gradients=correct, after=update)]
-
-    def on_receive(self, client: Tensors, at: str) -> Tensors:
-        """Returns x, kept for the round."""
-        return {f"start.{name}": client[name] for name in self.context.exchanged_parameters} if at == "start" else {}
 
     def correct_gradients(self, client: Tensors, gradients: Tensors) -> Tensors:
         """Returns ``g - c_i + c``."""

@@ -16,17 +16,17 @@ _Layer = TypeVar("_Layer", bound=nn.Module)
 
 
 def from_torchvision(
-    name: str, input_shape: tuple[int, ...], classes: int, pretrained: bool, *, stem: str, head: str
+    name: str, stem: str, head: str, input_shape: tuple[int, ...], classes: int, *, pretrained: bool = False
 ) -> Backbone:
     """Builds a model of ``torchvision.models`` for any number of channels and classes.
 
     Args:
         name: name of the model: torchvision's with ``-`` for ``_``.
+        stem: name of the first convolution, which is replaced unless there are 3 channels.
+        head: name of the last linear layer; the dropout before it belongs to the extractor.
         input_shape: ``(c, h, w)``; c must be 3 if pretrained.
         classes: number of classes.
         pretrained: whether to load torchvision's default ImageNet weights; the head is reinitialised.
-        stem: name of the first convolution, which is replaced unless there are 3 channels.
-        head: name of the last linear layer.
     """
     channels, function = input_shape[0], name.replace("-", "_")
     expect_bool(name, "pretrained", pretrained)

@@ -92,7 +92,7 @@ def find_object(path: str, what: str) -> Any:
 
     Args:
         path: ``"package.module:attribute"``.
-        what: kind of object, the first word of error messages.
+        what: name of the object's role, the first word of error messages.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pfl_fast.errors import ConfigError, did_you_mean
@@ -13,9 +14,9 @@ from pfl_fast.models.base import Backbone
 from pfl_fast.models.cnn import cnn
 from pfl_fast.models.digits_cnn import digits_cnn
 from pfl_fast.models.fasttext import fasttext
+from pfl_fast.models.from_torchvision import from_torchvision
 from pfl_fast.models.mlp import mlp
 from pfl_fast.models.own import Source, label_of, own
-from pfl_fast.models.vision import densenet121, efficientnet_b0, mobilenet_v2, resnet18
 from pfl_fast.randomness import key, torch_seed
 
 
@@ -48,14 +49,31 @@ MODELS: dict[str, ModelEntry] = {
     "cnn": ModelEntry(cnn, "4-layer CNN: two 5x5 convolutions, two linear layers", ((3, 32, 32), 10, 0), smallest=16),
     "digits-cnn": ModelEntry(digits_cnn, "six-layer CNN with BatchNorm, of FedBN", ((3, 28, 28), 10, 0), smallest=4),
     "alexnet": ModelEntry(alexnet, "AlexNet with BatchNorm, of FedBN", ((3, 256, 256), 10, 0), smallest=63),
-    "resnet18": ModelEntry(resnet18, "ResNet-18 of torchvision, 7x7 stem", ((3, 224, 224), 65, 0)),
+    "resnet18": ModelEntry(
+        partial(from_torchvision, "resnet18", "conv1", "fc"),
+        "ResNet-18 of torchvision, 7x7 stem",
+        ((3, 224, 224), 65, 0),
+    ),
     "fasttext": ModelEntry(fasttext, "mean of token embeddings, two linear layers", ((200,), 4, 98635), takes="text"),
-    "mobilenet-v2": ModelEntry(mobilenet_v2, "MobileNetV2 of torchvision", ((3, 32, 32), 20, 0)),
-    "efficientnet-b0": ModelEntry(efficientnet_b0, "EfficientNet-B0 of torchvision", ((3, 32, 32), 20, 0)),
-    "densenet121": ModelEntry(densenet121, "DenseNet121 of torchvision", ((3, 32, 32), 20, 0), smallest=29),
+    "mobilenet-v2": ModelEntry(
+        partial(from_torchvision, "mobilenet-v2", "features.0.0", "classifier.1"),
+        "MobileNetV2 of torchvision",
+        ((3, 32, 32), 20, 0),
+    ),
+    "efficientnet-b0": ModelEntry(
+        partial(from_torchvision, "efficientnet-b0", "features.0.0", "classifier.1"),
+        "EfficientNet-B0 of torchvision",
+        ((3, 32, 32), 20, 0),
+    ),
+    "densenet121": ModelEntry(
+        partial(from_torchvision, "densenet121", "features.conv0", "classifier"),
+        "DenseNet121 of torchvision",
+        ((3, 32, 32), 20, 0),
+        smallest=29,
+    ),
     "mlp": ModelEntry(mlp, "linear layers with ReLU", ((1, 8, 8), 10, 0), takes="images and features"),
 }
-# Data sets whose papers use another model than the default for their kind of input.
+# Data sets whose papers use another model than the default of their modality.
 PREFERRED = {
     "digits5": "digits-cnn",
     "office-caltech10": "alexnet",
@@ -111,7 +129,7 @@ def default_model(dataset_name: str, modality: str, input_shape: tuple[int, ...]
     """Returns the name of the default model: the papers' model if it accepts the input.
 
     Args:
-        dataset_name: name of the data set; unknown names get the default for their kind of input.
+        dataset_name: name of the data set; unknown names get the default of the modality.
         modality: ``"images"``, ``"text"`` or ``"features"``.
         input_shape: shape of one sample.
 

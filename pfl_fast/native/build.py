@@ -6,7 +6,8 @@ until a build starts.
 Environment variables:
 
 - ``CXX``, ``CUDA_HOME``: compilers; by default the first ``c++``/``g++``/``clang++`` and ``nvcc`` found.
-- ``WITH_CUDA=0|1``: never or always compile CUDA kernels; by default if nvcc is found and torch is built with CUDA.
+- ``WITH_CUDA=0|1``: never or always compile CUDA kernels; by default if torch is built with CUDA and an nvcc is found
+  that is not newer than torch's CUDA.
 - ``TORCH_CUDA_ARCH_LIST``: for example ``"8.0;9.0+PTX"``; by default :data:`DEFAULT_ARCHITECTURES`.
 - ``DEBUG=1``: no optimisation, debug symbols.
 - ``MAX_JOBS``: number of files compiled at the same time; by default ninja decides.
@@ -16,6 +17,7 @@ Environment variables:
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import platform
@@ -32,11 +34,13 @@ LIBRARY = "libpfl_fast.so"
 HEADER = Path("common/torch.h")  # precompiled
 INFO = "libpfl_fast.json"
 TORCH_TARGET = (2, 13)  # oldest torch version whose stable ABI the library supports
+SYSTEM_NVCC = "/usr/local/cuda/bin/nvcc"
 SOURCE_SUFFIXES = (".h", ".cuh", ".cpp", ".cu")
 # Code for 8.0 also runs on 8.6 and 8.9; GPUs newer than 9.0 compile the PTX when they first load it.
 DEFAULT_ARCHITECTURES = ("7.5", "8.0", "9.0+PTX")
 
 COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+TARGET_FLAG = f"-DTORCH_TARGET_VERSION={(TORCH_TARGET[0] << 56) | (TORCH_TARGET[1] << 48):#018x}ULL"
 # Every product and sum is rounded separately on all instruction sets and in CUDA, unless a kernel calls multiply_add:
 # the same bits everywhere. Floating-point exceptions are never read; -fno-trapping-math lets the compiler vectorise
 # loops with conditional expressions, such as the clamping in exp_of.
@@ -155,25 +159,61 @@ def find_compiler() -> str | None:
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
-def find_nvcc() -> str | None:
-    """Returns the CUDA compiler: in ``$CUDA_HOME``, on the path, or in ``/usr/local/cuda``."""
+def find_nvcc(torch_cuda: str | None = None) -> str | None:
+    """Returns the CUDA compiler: in ``$CUDA_HOME``, on the path, in ``/usr/local/cuda``, or of pip's package.
+
+    The first one that is not newer than ``torch_cuda``, the CUDA version of torch, else the first one.
+    """
     homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", "")]
-    places = [f"{home}/bin/nvcc" for home in homes if home] + ["nvcc", "/usr/local/cuda/bin/nvcc"]
-    return next((path for place in places if (path := shutil.which(place))), None)
+    places = [f"{home}/bin/nvcc" for home in homes if home] + ["nvcc", SYSTEM_NVCC, *pip_nvccs()]
+    found = [path for place in places if (path := shutil.which(place))]
+    return next((nvcc for nvcc in found if not is_newer(nvcc, torch_cuda)), found[0] if found else None)
 
 
-def make_plan(torch_has_cuda: bool) -> Plan:
-    """Returns the plan from the environment variables and the compilers found."""
+def pip_nvccs() -> list[str]:
+    """Returns the places of nvcc in pip's package ``nvidia-cuda-nvcc``, such as ``nvidia/cu13/bin/nvcc``."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = spec.submodule_search_locations if spec else None
+    return [str(file) for folder in folders or () for file in sorted(Path(folder).glob("cu*/bin/nvcc"))]
+
+
+def install_nvcc(torch_cuda: str) -> str:
+    """Returns the remedy for a missing nvcc; all packages need the same version, or ptxas rejects the code of nvvm."""
+    version = ".".join(torch_cuda.split(".")[:2])
+    if int(version.split(".")[0]) < 13:  # older packages of pip do not contain nvcc
+        return f"install nvcc of the CUDA toolkit {version}"
+    packages = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt")
+    return "pip install " + " ".join(f"'{package}=={version}.*'" for package in packages)
+
+
+def is_newer(nvcc: str, torch_cuda: str | None) -> bool:
+    """Returns whether nvcc is of a newer CUDA version than torch; False if one of them is unknown."""
+    own = re.match(r"(\d+)\.(\d+)", torch_cuda or "")
+    release = own and re.search(r"release (\d+)\.(\d+)", version_line(nvcc))
+    return bool(own and release and tuple(map(int, release.groups())) > tuple(map(int, own.groups())))
+
+
+def check_nvcc(nvcc: str, torch_cuda: str | None) -> None:
+    """Raises an error if nvcc is newer than torch's CUDA, unless ``WITH_CUDA=1``."""
+    if torch_cuda and is_newer(nvcc, torch_cuda) and os.environ.get("WITH_CUDA") != "1":
+        raise BuildError(
+            f"{nvcc} ({version_line(nvcc)}) is newer than torch's CUDA {torch_cuda}; drivers that run torch may not "
+            f"load its kernels: {install_nvcc(torch_cuda)}, or compile with it nevertheless by WITH_CUDA=1"
+        )
+
+
+def make_plan(torch_cuda: str | None) -> Plan:
+    """Returns the plan from the environment variables, the CUDA version of torch, and the compilers found."""
     cxx = find_compiler()
     if cxx is None:
         raise BuildError("no C++ compiler found: install g++ (Debian: apt-get install g++) or set CXX")
     wanted = os.environ.get("WITH_CUDA", "")
     if wanted not in {"", "0", "1"}:
         raise BuildError(f"WITH_CUDA must be 0 or 1, got {wanted!r}")
-    nvcc = find_nvcc()
+    nvcc = find_nvcc(torch_cuda)
     if wanted == "1" and nvcc is None:
         raise BuildError("WITH_CUDA=1 but nvcc was not found: install the CUDA toolkit or set CUDA_HOME")
-    if wanted == "0" or (wanted == "" and not torch_has_cuda):
+    if wanted == "0" or (wanted == "" and torch_cuda is None):
         nvcc = None
     return Plan(cxx, nvcc, choose_architectures(nvcc) if nvcc else (), os.environ.get("DEBUG") == "1")
 
@@ -215,6 +255,7 @@ def cache_key(plan: Plan, sources: str) -> str:
         platform.machine(),
         str(TORCH_TARGET),
         str(plan.architectures),
+        str(plan.nvcc and version_line(plan.nvcc)),
         str(plan.debug),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
@@ -225,8 +266,8 @@ def build(output: Path, scratch: Path, plan: Plan) -> BuildInfo:
 
     Object files stay in ``scratch`` for incremental builds.
 
-    If nvcc fails, for example with an unsupported host compiler, only the CPU kernels are built and the info contains
-    the error; with ``WITH_CUDA=1`` the error is raised.
+    If nvcc is newer than torch's CUDA or fails, for example with an unsupported host compiler, only the CPU kernels are
+    built and the info contains the error; with ``WITH_CUDA=1`` the error is raised.
     """
     try:
         return _build(output, scratch, plan)
@@ -241,6 +282,8 @@ def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = N
     import torch
 
     check_torch(torch.__version__)
+    if plan.nvcc:
+        check_nvcc(plan.nvcc, torch.version.cuda)
     folder = source_folder()
     sources = source_hash(folder)
     names = [file.relative_to(folder) for file in source_files(folder)]
@@ -358,8 +401,7 @@ def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) 
     """
     level = ["-O0", "-g"] if plan.debug else ["-O3"]
     x86 = platform.machine() in {"x86_64", "AMD64"}
-    target = (TORCH_TARGET[0] << 56) | (TORCH_TARGET[1] << 48)
-    defines = [f"-DTORCH_TARGET_VERSION={target:#018x}ULL", *(["-DPFL_WITH_X86_CAPABILITIES"] if x86 else [])]
+    defines = [TARGET_FLAG, *(["-DPFL_WITH_X86_CAPABILITIES"] if x86 else [])]
     own = [f"-I{folder}"]
     tensor_level = [] if plan.debug else ["-O1"]  # checks and allocations: -O3 takes a third longer and gains nothing
     cxx_flags = [*COMMON_FLAGS, *EXACT_FLAGS, *level, *defines, *own, "-isystem", str(torch_folder / "include")]

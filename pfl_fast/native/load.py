@@ -33,6 +33,18 @@ class Native:
         """True if the native operators can be called."""
         return self.folder is not None
 
+    @property
+    def cuda_problem(self) -> str | None:
+        """Why the library has no CUDA kernels, with the remedy; None if it has them or torch does not support CUDA."""
+        if self.info is None or self.info.architectures or not torch.version.cuda:
+            return None
+        if self.info.cuda_problem:
+            return f"CUDA kernels could not be compiled: {self.info.cuda_problem}"
+        again = "reinstall pfl-fast" if self.folder == installed_folder() else "start again"
+        if build.find_nvcc() is None:
+            return f"CUDA kernels are not compiled: {build.install_nvcc(torch.version.cuda)}, then {again}"
+        return f"CUDA kernels are not compiled: {again} with WITH_CUDA=1"
+
 
 def installed_folder() -> Path:
     """Returns the folder of the library compiled at installation, inside the package."""
@@ -48,7 +60,7 @@ def find_or_build() -> Path:
         return Path(given)
     if build.is_sound(installed_folder(), sources):
         return installed_folder()
-    plan = build.make_plan(torch_has_cuda=torch.version.cuda is not None)
+    plan = build.make_plan(torch.version.cuda)
     home = cache_folder() / "native"
     folder, scratch = home / build.cache_key(plan, sources), home / build.scratch_name(plan, build.source_folder())
     home.mkdir(parents=True, exist_ok=True)
@@ -58,7 +70,7 @@ def find_or_build() -> Path:
             print(f"pfl-fast: compiling the native library ({kinds}) once, into {folder}", file=sys.stderr, flush=True)
             info = build.build(folder, scratch, plan)
             if info.cuda_problem:
-                _warn(f"only the CPU kernels could be compiled; on a GPU operators will fail. {info.cuda_problem}")
+                _warn(f"only the CPU kernels are compiled; on GPUs operators run in plain PyTorch. {info.cuda_problem}")
     return folder
 
 

@@ -75,21 +75,15 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Returns ``[b, n]`` for ``[b, k]``."""
         weight, recorder = self.weight, self.recorder
-        if recorder is None or not recorder.enabled or not _wants_gradient(weight) or not _is_plain(x):
+        wants_gradient = weight.requires_grad and weight.is_leaf and torch.is_grad_enabled()
+        plain = x.dim() == 2 and (x.is_meta or not torch.is_autocast_enabled(x.device.type))
+        if recorder is None or not (recorder.enabled and wants_gradient and plain):
             return F.linear(x, weight, self.bias)
         if not x.requires_grad:
             x = x.detach().requires_grad_()  # the output needs a node in the graph
         y = F.linear(x, weight.detach(), self.bias)
         recorder.calls.append(LinearCall(self, x.detach(), get_gradient_edge(y), x._version))
         return y
-
-
-def _wants_gradient(weight: Tensor) -> bool:
-    return weight.requires_grad and weight.is_leaf and torch.is_grad_enabled()
-
-
-def _is_plain(x: Tensor) -> bool:
-    return x.dim() == 2 and (x.is_meta or not torch.is_autocast_enabled(x.device.type))
 
 
 def replace_linear(module: _Module) -> _Module:

@@ -94,7 +94,7 @@ def _aggregate(
     tensors = tensor_list("aggregate", "stacked", stacked, allow_tensor=True)
     check_tensors("aggregate", weights=weights)
     outs = None if out is None else tensor_list("aggregate", "out", out, allow_tensor=True)
-    if backend.uses_native():
+    if backend.runs_native("aggregate", [*tensors, weights][0]):
         if outs is None:
             results, nonfinite = torch.ops.pfl_fast.aggregate(tensors, weights, count)
         else:

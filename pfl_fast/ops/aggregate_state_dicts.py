@@ -50,7 +50,7 @@ def aggregate_state_dicts(
 
 def _aggregate_rows(rows: list[list[Tensor]], weights: Tensor) -> list[Tensor]:
     tracked = torch.is_grad_enabled() and any(x.requires_grad for row in rows for x in row)
-    if backend.uses_native() and not tracked:
+    if not tracked and backend.runs_native("aggregate_rows", weights):
         flat = [x for row in rows for x in row]
         return cast(list[Tensor], torch.ops.pfl_fast.aggregate_rows(flat, weights, False)[0])
     return aggregate([torch.stack(row) for row in rows], weights)

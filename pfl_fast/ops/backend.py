@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,34 +17,63 @@ from pfl_fast.ops.support import to_front
 NATIVE: Native = load()
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_use_native = NATIVE.available
+_chosen = "auto"  # by ops.use
+_warned: set[str] = set()  # types of devices
 _autograd_functions: dict[str, type[torch.autograd.Function]] = {}
+# "cpu" has all kernels, and "meta" the fake kernels of all operators.
+_CUDA_KERNELS = frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
 
 
 def uses_native() -> bool:
-    """Returns True if the native operators are in use, False if the plain-torch reference is."""
-    return _use_native
+    """Returns True if native operators are in use where they have a kernel, False if the plain-torch reference is."""
+    return NATIVE.available and _chosen != "reference"
+
+
+def has_kernel(op: str, device_type: str) -> bool:
+    """Returns whether the native library has a kernel of ``op`` for a type of device."""
+    return device_type in {"cpu", "meta"} or (device_type == "cuda" and f"pfl_fast::{op}" in _CUDA_KERNELS)
+
+
+def runs_native(op: str, tensor: Tensor) -> bool:
+    """Returns whether a call of ``op`` runs the native kernel for the device of ``tensor``, or else the reference.
+
+    The first call without a kernel for a type of device warns; after ``ops.use("native")`` it raises.
+    """
+    device_type = tensor.device.type
+    if not uses_native() or has_kernel(op, device_type):
+        return uses_native()
+    remedy = NATIVE.cuda_problem if device_type == "cuda" else None
+    problem = f"pfl_fast::{op} has no native kernel for {device_type} tensors" + (f". {remedy}" if remedy else "")
+    if _chosen == "native":
+        raise RuntimeError(problem)
+    if device_type not in _warned and not torch.compiler.is_compiling():
+        _warned.add(device_type)
+        message = "This operator, and every other without a kernel, runs in plain PyTorch there, which is slower"
+        warnings.warn(f"{problem}. {message}", RuntimeWarning, stacklevel=3)
+    return False
 
 
 @contextmanager
 def use(implementation: str) -> Iterator[None]:
     """Selects ``"native"`` or ``"reference"`` operators inside a ``with`` block, for the whole process.
 
+    By default an operator without a native kernel for the device of its tensors runs its reference; selected native
+    operators raise instead.
+
     >>> with use("reference"):
     ...     uses_native()
     False
     """
-    global _use_native
+    global _chosen
     if implementation not in {"native", "reference"}:
         raise ValueError(f"ops.use: implementation must be 'native' or 'reference', got {implementation!r}")
     if implementation == "native" and not NATIVE.available:
         raise RuntimeError(f"ops.use: the native library is not available: {NATIVE.problem}")
-    previous = _use_native
-    _use_native = implementation == "native"
+    previous, _chosen = _chosen, implementation
     try:
         yield
     finally:
-        _use_native = previous
+        _chosen = previous
 
 
 def fake(op: str) -> Callable[[_F], _F]:

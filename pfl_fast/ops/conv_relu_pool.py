@@ -49,7 +49,7 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
     tensor([[[[9.]]]])
     """
     check_tensors("conv_relu_pool", x=x, weight=weight, bias=bias)
-    if backend.uses_native():
+    if backend.runs_native("conv_relu_pool", x):
         return cast(Tensor, backend.call("conv_relu_pool", x, weight, bias, padding)[0])
     _check(x, weight, bias, padding)
     return reference.conv_relu_pool(x, weight, bias, padding)

@@ -52,7 +52,7 @@ def cpn_route(
     check_tensors("cpn_route", h=h, a=a, gamma=gamma, beta=beta)
     if seed is not None:
         check_tensors("cpn_route", seed=seed)
-    if backend.uses_native():
+    if backend.runs_native("cpn_route", h):
         return cast(tuple[Tensor, Tensor], backend.call("cpn_route", h, a, gamma, beta, eps, seed, tau))
     _check("cpn_route", h, a, gamma, beta, eps, seed, tau)
     return reference.cpn_route(h, a, gamma, beta, eps, seed, tau)

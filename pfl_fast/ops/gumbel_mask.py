@@ -65,7 +65,7 @@ def gumbel_mask(
         check_tensors("gumbel_mask", seed=seed)
     else:
         seed = None
-    if backend.uses_native():
+    if backend.runs_native("gumbel_mask", z):
         return cast(tuple[Tensor, Tensor], backend.call("gumbel_mask", z, logits, seed, tau, threshold, hard))
     _check(z, logits, seed, tau, threshold)
     return reference.gumbel_mask(z, logits, seed, tau, threshold, hard)

@@ -78,7 +78,7 @@ def mix(
     choices, indices = _normalize_choice(local, locals_, choice, segments)
     if not locals_ and not globals_:  # the dispatcher needs a tensor to choose the device
         return []
-    if backend.uses_native():
+    if backend.runs_native("mix", (locals_ or globals_)[0]):
         results: Tensors = torch.ops.pfl_fast.mix(locals_, globals_, choices, indices, hard)
     else:
         _check("mix", locals_, globals_, choices, indices)

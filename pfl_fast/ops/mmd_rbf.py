@@ -51,7 +51,7 @@ def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float] = (10.0, 15.0, 20.
         isinstance(bandwidths, str) or not isinstance(bandwidths, Sequence)
     ):
         raise TypeError(f"pfl_fast::mmd_rbf: bandwidths must be a sequence of numbers, got {type(bandwidths).__name__}")
-    if backend.uses_native():
+    if backend.runs_native("mmd_rbf", x):
         return cast(Tensor, backend.call("mmd_rbf", x, y, bandwidths)[0])
     _check(x, y, bandwidths)
     return reference.mmd_rbf(x, y, bandwidths)

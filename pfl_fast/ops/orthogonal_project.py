@@ -63,7 +63,7 @@ def orthogonal_project(
     """
     check_tensors("orthogonal_project", f_g=f_g, f_p=f_p, basis_g=basis_g, basis_p=basis_p)
     check_numbers("orthogonal_project", alpha=alpha)
-    if backend.uses_native():
+    if backend.runs_native("orthogonal_project", f_g):
         results = backend.call("orthogonal_project", f_g, f_p, basis_g, basis_p, alpha, relu)
         return cast(tuple[Tensor, Tensor, Tensor, Tensor], results)
     _check(f_g, f_p, basis_g, basis_p, alpha)

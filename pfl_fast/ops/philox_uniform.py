@@ -33,7 +33,7 @@ def philox_uniform(seed: Tensor, shape: Sequence[int]) -> Tensor:
     True
     """
     check_tensors("philox_uniform", seed=seed)
-    if backend.uses_native():
+    if backend.runs_native("philox_uniform", seed):
         return cast(Tensor, torch.ops.pfl_fast.philox_uniform(seed, shape))
     _check(seed, shape)
     return reference.philox_uniform(seed, shape)

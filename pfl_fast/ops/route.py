@@ -47,7 +47,7 @@ def route(h: Tensor, a: Tensor, seed: Tensor | None = None, tau: float = 1.0) ->
     check_tensors("route", h=h, a=a)
     if seed is not None:
         check_tensors("route", seed=seed)
-    if backend.uses_native():
+    if backend.runs_native("route", h):
         return cast(tuple[Tensor, Tensor], backend.call("route", h, a, seed, tau))
     check_route("route", h, a, seed, tau)
     return reference.route(h, a, seed, tau)

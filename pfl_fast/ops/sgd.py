@@ -72,7 +72,7 @@ def sgd_(
     lists = (ps, gs, buffers, centers)
     check_numbers(OP, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, proximal=proximal)
     with torch.no_grad():
-        if backend.uses_native() and ps:  # the dispatcher needs a tensor to choose the device
+        if ps and backend.runs_native(OP, ps[0]):  # the dispatcher needs a tensor to choose the device
             torch.ops.pfl_fast.sgd_(*lists, lr, momentum, dampening, weight_decay, nesterov, proximal, first_step)
             backend.mark_modified([*ps, *buffers] if momentum > 0 else ps)
         else:

@@ -65,7 +65,7 @@ def take_normalized(
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"pfl_fast::{OP}: dtype must be a torch.dtype, got {type(dtype).__name__}")
     means, stds = _per_channel("mean", mean, images, dtype), _per_channel("std", std, images, dtype)
-    if backend.uses_native():
+    if backend.runs_native(OP, images):
         native = torch.ops.pfl_fast.take_normalized
         return cast(Tensor, native(images, index, means, stds, channels_last, dtype))
     _check(images, index, means, stds, dtype)

@@ -62,7 +62,7 @@ def test_single_and_stacked_clients_get_the_same(augment, channels_last):
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_is_the_order_cut_into_batches(size, shuffle):
     data = federated([size, 3], shuffle=shuffle)
-    order = data.order(0, 1, 0)
+    order = data.order(0, 1, 0).sample
     assert sorted(order.tolist()) == list(range(size))
     if not shuffle:
         assert order.tolist() == list(range(size))[::-1]
@@ -77,11 +77,16 @@ def test_an_epoch_is_the_order_cut_into_batches(size, shuffle):
 
 def test_the_order_follows_from_seed_client_round_and_epoch():
     data, again, other = (federated([50, 50], seed=seed) for seed in (0, 0, 1))
-    orders = [data.order(0, 0, 0), data.order(0, 1, 0), data.order(0, 0, 1), data.order(1, 0, 0) - 50]
-    orders.append(other.order(0, 0, 0))
+    orders = [
+        data.order(0, 0, 0).sample,
+        data.order(0, 1, 0).sample,
+        data.order(0, 0, 1).sample,
+        data.order(1, 0, 0).sample - 50,
+    ]
+    orders.append(other.order(0, 0, 0).sample)
     assert len({tuple(order.tolist()) for order in orders}) == 5
     list(again.batches(1, 5, 5))
-    assert torch.equal(again.order(0, 0, 0), data.order(0, 0, 0))
+    assert torch.equal(again.order(0, 0, 0).sample, data.order(0, 0, 0).sample)
 
 
 def test_many_chunks_give_the_same(monkeypatch):
@@ -144,7 +149,7 @@ def test_text_and_features():
     features = np.arange(24, dtype=np.float32).reshape(12, 2)
     for x, dtype in ((tokens, torch.int64), (features, torch.float64)):
         data = FederatedData(labelled(y, x=x), partition_of([7, 3]), batch_size=4, dtype=torch.float64)
-        for batch, index in zip(data.batches(0, 0, 0), data.order(0, 0, 0).split(4), strict=True):
+        for batch, index in zip(data.batches(0, 0, 0), data.order(0, 0, 0).sample.split(4), strict=True):
             assert batch.x.dtype == dtype
             assert torch.equal(batch.x, torch.from_numpy(x)[index].to(dtype))
         got = collected(data, [0, 1], 0, 0)

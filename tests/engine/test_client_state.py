@@ -149,3 +149,20 @@ def test_uploads_reuse_the_memory_of_the_previous_round():
         assert all(len(block) == running.data.clients for block in uploads.values())
     assert addresses[0] == addresses[1] == addresses[2] != {}
     running.close()
+
+
+class Devices(Example):
+    """Records the devices that ``on_receive`` sees."""
+
+    def on_receive(self, client, at):
+        self.seen = {client[name].device.type for name in client}
+        return {}
+
+
+def test_on_receive_sees_one_device():
+    method = Devices(None, RunContext(1, 1, 1, small.CLASSES))
+    part_table = PartTable(method.parts(small.plain()), "shared", False)
+    server = {name: tensor.to("meta") for name, tensor in part_table.new_server().items()}
+    view = ClientState(part_table, method, 1, 0).view(0, server)
+    assert method.seen == {"meta"}
+    assert view["head.weight"].device.type == "cpu", "tensors that are not returned are not copied"

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
+from pfl_fast.engine import executors
 from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.client_work import ClientWork, NotFinite
-from pfl_fast.engine.executors import base as executors
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.worker import Worker

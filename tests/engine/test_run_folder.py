@@ -58,7 +58,7 @@ def test_clients_csv_is_only_appended_to(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", opened)
     running.run()
     running.close()
-    assert modes == ["a"] * 4, "once for the header, once for each round"
+    assert modes == [*"aaaa", "r"], "once for the header, once for each round, read for the summary"
 
 
 def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from pfl_fast.assembly import resolve
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, PerSampleCache, Phase, RunContext
-from pfl_fast.methods.fedafk import FedAFK, FedAFKOptions, local_features
+from pfl_fast.methods.fedafk import FedAFK, FedAFKOptions
 from pfl_fast.methods.local import Local
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import same
@@ -149,7 +149,7 @@ class LocalInTwoPhases(Local):
     def phases(self, round):
         return [Phase(("extractor",), self.loss, 1), Phase(("head",), self.head_loss, 1, self.cached)] * 2
 
-    cached = {"f": PerSampleCache("extractor", local_features)}  # noqa: RUF012
+    cached = {"f": PerSampleCache("extractor")}  # noqa: RUF012
 
     def head_loss(self, client, batch):
         return torch.nn.functional.cross_entropy(client.head(batch.cached["f"]), batch.y), {}

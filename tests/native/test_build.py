@@ -3,6 +3,7 @@
 import io
 import platform
 import subprocess
+import sys
 import time
 
 import pytest
@@ -37,18 +38,18 @@ def fake_nvcc(tmp_path, monkeypatch):
 
 @needs_compiler
 def test_cuda_follows_nvcc_and_torch_never_a_gpu(fake_nvcc, monkeypatch):
-    assert build.make_plan(torch_has_cuda=True).nvcc == fake_nvcc
-    assert build.make_plan(torch_has_cuda=False).nvcc is None
+    assert build.make_plan("99.0").nvcc == fake_nvcc
+    assert build.make_plan(None).nvcc is None
     monkeypatch.setenv("WITH_CUDA", "1")
-    assert build.make_plan(torch_has_cuda=False).nvcc == fake_nvcc
+    assert build.make_plan(None).nvcc == fake_nvcc
     monkeypatch.setenv("WITH_CUDA", "0")
-    assert build.make_plan(torch_has_cuda=True).nvcc is None
+    assert build.make_plan("99.0").nvcc is None
 
 
 @needs_compiler
 @pytest.mark.usefixtures("fake_nvcc")
 def test_default_architectures_are_those_nvcc_knows():
-    assert build.make_plan(True).architectures == ("7.5", "8.0", "9.0+PTX")
+    assert build.make_plan("99.0").architectures == ("7.5", "8.0", "9.0+PTX")
 
 
 @needs_compiler
@@ -56,12 +57,57 @@ def test_default_architectures_are_those_nvcc_knows():
 @pytest.mark.parametrize("listed", ["8.0;9.0+PTX", "8.0 9.0+PTX"])
 def test_architectures_can_be_listed(monkeypatch, listed):
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
-    plan = build.make_plan(True)
+    plan = build.make_plan("99.0")
     assert build.gencode_flags(plan.architectures) == [
         "-gencode=arch=compute_80,code=sm_80",
         "-gencode=arch=compute_90,code=sm_90",
         "-gencode=arch=compute_90,code=compute_90",
     ]
+
+
+def write_nvcc(folder, release):
+    folder.mkdir(parents=True)
+    nvcc = folder / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.88'\n")
+    nvcc.chmod(0o755)
+    return nvcc
+
+
+@pytest.fixture
+def pip_nvcc(tmp_path, monkeypatch):
+    """nvcc 13.2, as pip's package nvidia-cuda-nvcc lays it out, and no other."""
+    monkeypatch.setattr("shutil.which", lambda path: str(path) if build.Path(path).is_absolute() else None)
+    monkeypatch.setattr(build, "SYSTEM_NVCC", "nvcc")
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    return write_nvcc(tmp_path / "site-packages" / "nvidia" / "cu13" / "bin", "13.2")
+
+
+def test_nvcc_of_pip_is_found(pip_nvcc):
+    assert build.find_nvcc() == str(pip_nvcc)
+
+
+def test_an_nvcc_that_fits_torch_is_preferred(pip_nvcc, tmp_path, monkeypatch):
+    newer = write_nvcc(tmp_path / "cuda" / "bin", "13.4")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    assert build.find_nvcc("13.2") == str(pip_nvcc)
+    assert build.find_nvcc("13.4") == str(newer)
+    assert build.find_nvcc("13.0") == str(newer), "none fits: the error names the first"
+
+
+def test_an_nvcc_newer_than_torch_is_refused_with_the_remedy(pip_nvcc, monkeypatch):
+    build.check_nvcc(str(pip_nvcc), "13.2")
+    remedy = r"release 13\.2.* is newer than torch's CUDA 13\.0;.*pip install 'nvidia-cuda-nvcc==13\.0\.\*'"
+    with pytest.raises(build.BuildError, match=remedy):
+        build.check_nvcc(str(pip_nvcc), "13.0")
+    monkeypatch.setenv("WITH_CUDA", "1")
+    build.check_nvcc(str(pip_nvcc), "13.0")
+
+
+def test_a_cache_key_follows_the_version_of_nvcc(tmp_path):
+    old, new = (str(write_nvcc(tmp_path / release, release)) for release in ("13.0", "13.2"))
+    keys = {build.cache_key(build.Plan("c++", nvcc, ("9.0",), False), "hash") for nvcc in (old, new, None)}
+    assert len(keys) == 3
 
 
 def test_errors_name_the_variable_and_the_remedy(monkeypatch):
@@ -70,10 +116,10 @@ def test_errors_name_the_variable_and_the_remedy(monkeypatch):
     monkeypatch.setenv("WITH_CUDA", "yes")
     monkeypatch.setenv("CXX", "sh")
     with pytest.raises(build.BuildError, match="WITH_CUDA must be 0 or 1, got 'yes'"):
-        build.make_plan(True)
+        build.make_plan("99.0")
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(build.BuildError, match=r"no C\+\+ compiler found: install g\+\+"):
-        build.make_plan(True)
+        build.make_plan("99.0")
 
 
 def test_source_hash_follows_the_sources(tmp_path):

@@ -27,14 +27,9 @@ struct BlockSamples {
   const T* basis;
 };
 
-__host__ __device__ __forceinline__ int64_t blocks_per_client(const ProjectSizes& sizes) {
-  return (sizes.samples + kSamples - 1) / kSamples;
-}
-
 template <class T>
 __device__ BlockSamples<T> block_samples(const ProjectSizes& sizes, const Subspace& space) {
-  const int64_t blocks = blocks_per_client(sizes);
-  const int64_t client = blockIdx.x / blocks, first = blockIdx.x % blocks * kSamples;
+  const int64_t client = blockIdx.y, first = int64_t{blockIdx.x} * kSamples;
   return {client * sizes.samples + first, static_cast<int>(min(kSamples, sizes.samples - first)),
           static_cast<const T*>(space.basis) + client * space.stride};
 }
@@ -220,8 +215,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Samples lie along x: the y dimension of a grid ends at 65,535 blocks.
 dim3 grid_of(const ProjectSizes& sizes) {
-  return dim3(static_cast<unsigned>(sizes.clients * blocks_per_client(sizes)));  // gridDim.y has a limit of 65,535
+  return dim3(static_cast<unsigned>((sizes.samples + kSamples - 1) / kSamples), static_cast<unsigned>(sizes.clients));
 }
 
 template <class T>

@@ -19,6 +19,7 @@ from pfl_fast.options import convert
 
 RULES = ("iid", "dirichlet", "pathological", "domain", "domain-split", "superclass", "natural")
 SHARED_TESTS = ("domain", "domain-split", "superclass")  # clients of one domain or subclass share its test samples
+UNCHANGED = ("beta", "classes_per_client", "per_client", "test_fraction", "validation", "batch_size")
 LEGACY_SEED = 1  # seed of the published partitions
 
 
@@ -91,21 +92,17 @@ def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
     clients = _client_count(dataset, rule, spec.clients)
     samples = len(_pool(dataset, test))
     default = int(min(spec.batch_size / (spec.test_fraction or 1.0), samples / max(1, clients) / 2))
+    seed = LEGACY_SEED if spec.legacy_partition else spec.seed
     floor = 0 if spec.legacy_partition else 2 if test == "split" and spec.test_fraction else 1
     resolved = ResolvedSpec(
         rule=rule,
         clients=clients,
-        seed=_seed(spec),
-        beta=spec.beta,
-        classes_per_client=spec.classes_per_client,
-        per_client=spec.per_client,
-        test_fraction=spec.test_fraction,
-        validation=spec.validation,
+        seed=seed if spec.partition_seed is None else spec.partition_seed,
         test=test,
         legacy=spec.legacy_partition,
-        batch_size=spec.batch_size,
         least=max(floor, default if spec.min_samples is None else spec.min_samples),
         cuts=spec.superclass_cuts or "equal",
+        **{name: getattr(spec, name) for name in UNCHANGED},
     )
     if resolved.legacy and (rule not in ("dirichlet", "pathological") or test != "split"):
         raise ConfigError("legacy_partition: only for partitions 'dirichlet' and 'pathological' with test='split'")
@@ -114,12 +111,6 @@ def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
     if rule != "natural":
         rules.check_enough_samples(clients, max(1, resolved.least), samples)
     return resolved
-
-
-def _seed(spec: PartitionSpec) -> int:
-    if spec.partition_seed is not None:
-        return spec.partition_seed
-    return LEGACY_SEED if spec.legacy_partition else spec.seed
 
 
 def _check_ranges(spec: PartitionSpec) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pfl_fast.data.sources.names import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE
 from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.data.unpickle import load_plain
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, damaged
 
 TEN = {
     "python": (*[f"data_batch_{i}" for i in range(1, 6)], "test_batch"),
@@ -51,9 +51,7 @@ def source(number: str, form: str) -> Source:
         raw = from_image_files(parts, size, 3, CIFAR100_FINE)
         coarse = np.concatenate([coarse for _, coarse, _ in batches]).astype(np.int64)
         if len(coarse) != len(raw.y):
-            raise DataError(
-                f"{files[0]}: {len(coarse)} coarse and {len(raw.y)} fine labels; corrupt: delete it and fetch it again"
-            )
+            raise damaged(files[0], f"{len(coarse)} coarse and {len(raw.y)} fine labels; corrupt")
         return both_labellings(raw, coarse)
 
     return Source(f"{archive}, or unpacked as {unpacked}/", find, read)
@@ -78,11 +76,9 @@ def _contents(path: Path, members: tuple[str, ...]) -> dict[str, bytes]:
                 if file is not None:
                     contents[name] = file.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: not a readable tar archive ({error}); truncated or corrupt: delete it and fetch it again"
-        ) from None
+        raise damaged(path, f"not a readable tar archive ({error}); truncated or corrupt") from None
     if missing := [name for name in members if name not in contents]:
-        raise DataError(f"{path}: {missing[0]} is not in it; incomplete: delete it and fetch it again")
+        raise damaged(path, f"{missing[0]} is not in it; incomplete")
     return contents
 
 
@@ -91,7 +87,7 @@ def _batch(data: bytes, name: str, number: str, form: str) -> tuple[NDArray[Any]
     if form == "binary":
         labels = 1 if number == "10" else 2
         if not data or len(data) % (labels + PIXELS):
-            raise DataError(f"{name}: {len(data)} bytes are not whole images; truncated: delete it and fetch it again")
+            raise damaged(name, f"{len(data)} bytes are not whole images; truncated")
         rows = np.frombuffer(data, np.uint8).reshape(-1, labels + PIXELS)
         return rows[:, labels:], rows[:, 0], rows[:, labels - 1]
     batch = load_plain(io.BytesIO(data), name)
@@ -100,5 +96,5 @@ def _batch(data: bytes, name: str, number: str, form: str) -> tuple[NDArray[Any]
         raise DataError(f"{name}: not a batch of CIFAR-{number}; delete it and fetch it again")
     pixels = np.asarray(batch["data"])
     if pixels.ndim != 2 or pixels.shape[1] != PIXELS:
-        raise DataError(f"{name}: data of shape {pixels.shape}; expected [n, {PIXELS}]: delete it and fetch it again")
+        raise damaged(name, f"data of shape {pixels.shape}; expected [n, {PIXELS}]")
     return pixels, np.asarray(batch.get("coarse_labels", [])), np.asarray(batch[fine])

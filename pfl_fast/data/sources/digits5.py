@@ -27,7 +27,7 @@ from pfl_fast.data.sources import idx
 from pfl_fast.data.sources.names import DIGITS
 from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.data.unpickle import load_plain
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, damaged
 
 DOMAINS = ("MNIST", "SVHN", "USPS", "SynthDigits", "MNIST_M")
 Arrays = tuple[NDArray[Any], NDArray[Any]]
@@ -108,13 +108,9 @@ def _mat(file: Path, names: tuple[str, ...]) -> list[NDArray[Any]]:
     try:
         found = loadmat(file, variable_names=names)
     except Exception as error:  # scipy's parser raises errors of many types
-        raise DataError(
-            f"{file}: not a readable .mat file ({error}); truncated or corrupt: delete it and fetch it again"
-        ) from None
+        raise damaged(file, f"not a readable .mat file ({error}); truncated or corrupt") from None
     if missing := [name for name in names if name not in found]:
-        raise DataError(
-            f"{file}: no variable {missing[0]} in it; this is another file of that name: delete it and fetch it again"
-        )
+        raise damaged(file, f"no variable {missing[0]} in it; this is another file of that name")
     return [found[name] for name in names]
 
 
@@ -144,9 +140,7 @@ def _libsvm(file: Path) -> Arrays:
         values = np.array([[float(v.split(":")[1]) for v in line[1:]] for line in lines]).reshape(-1, 16, 16)
         labels = np.array([int(line[0]) - 1 for line in lines])
     except (OSError, ValueError, IndexError, EOFError) as error:
-        raise DataError(
-            f"{file}: not USPS in LIBSVM's format ({error}); truncated or corrupt: delete it and fetch it again"
-        ) from None
+        raise damaged(file, f"not USPS in LIBSVM's format ({error}); truncated or corrupt") from None
     return ((values + 1) / 2 * 255).round().clip(0, 255).astype(np.uint8), labels
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
-from pfl_fast.errors import DataError
+from pfl_fast.errors import damaged
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -51,15 +51,11 @@ def read_idx(file: Path) -> NDArray[Any]:
     try:
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{file}: not a readable gzip file ({error}); truncated or corrupt: delete it and fetch it again"
-        ) from None
+        raise damaged(file, f"not a readable gzip file ({error}); truncated or corrupt") from None
     if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
-        raise DataError(f"{file}: not an idx file of bytes; empty or corrupt: delete it and fetch it again")
+        raise damaged(file, "not an idx file of bytes; empty or corrupt")
     start = 4 + 4 * data[3]
     shape = tuple(np.frombuffer(data, ">i4", data[3], 4).tolist())
     if len(data) - start != np.prod(shape, dtype=np.int64):
-        raise DataError(
-            f"{file}: {len(data) - start} bytes of data for shape {shape}; truncated: delete it and fetch it again"
-        )
+        raise damaged(file, f"{len(data) - start} bytes of data for shape {shape}; truncated")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

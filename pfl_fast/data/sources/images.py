@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pfl_fast.errors import DataError
+from pfl_fast.errors import damaged
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
@@ -20,9 +20,7 @@ def decoded(data: bytes, name: str, size: int) -> NDArray[np.uint8]:
         with Image.open(io.BytesIO(data)) as image:
             rgb = image.convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(
-            f"{name}: not a readable image ({error}); the file is corrupt: delete it and fetch it again"
-        ) from None
+        raise damaged(name, f"not a readable image ({error}); the file is corrupt") from None
     return np.asarray(_square(rgb, size), dtype=np.uint8)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from pfl_fast.data.sources.raw import Raw, Source
 from pfl_fast.data.sources.tree import Tree
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, damaged
 
 CLASSES = 200
 
@@ -46,9 +46,7 @@ def read(files: tuple[Path, ...], size: int) -> Raw:
             raise DataError(f"{tree.path(annotations)}: {image} has class {wnid}, not in wnids.txt")
         test[f"{root}val/images/{image}"] = wnid
     if missing := sorted(set(test) - set(tree.names)):
-        raise DataError(
-            f"{tree.path(missing[0])}: missing ({len(missing)} such); incomplete: delete it and fetch it again"
-        )
+        raise damaged(tree.path(missing[0]), f"missing ({len(missing)} such); incomplete")
     test = dict(sorted(test.items()))
     names = [*train, *test]
     return Raw(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl_fast.data.sources.images import decoded
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, damaged
 
 BATCH = 256  # images decoded together
 
@@ -44,9 +44,7 @@ class Tree:
         try:
             archive = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, EOFError) as error:
-            raise DataError(
-                f"{file}: not a readable zip archive ({error}); truncated or corrupt: delete it and fetch it again"
-            ) from None
+            raise damaged(file, f"not a readable zip archive ({error}); truncated or corrupt") from None
         for member in archive.infolist():
             if not member.is_dir():
                 self._read[member.filename] = _member_reader(archive, member)
@@ -59,9 +57,7 @@ class Tree:
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise DataError(f"{self.path(name)}: corrupt ({error}); fetch the archive again") from None
         except KeyError:
-            raise DataError(
-                f"{self.path(name)}: missing; the data set is incomplete: delete it and fetch it again"
-            ) from None
+            raise damaged(self.path(name), "missing; the data set is incomplete") from None
 
     def path(self, name: str) -> Path:
         """Returns the path of a file, for messages."""

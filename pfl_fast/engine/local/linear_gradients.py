@@ -33,14 +33,6 @@ class GradientFactors:
             torch.addmm(start, dy.t(), x, beta=1 - lr * weight_decay, alpha=-lr, out=weight)
             start, weight_decay = weight, 0.0
 
-    def product_(self, out: Tensor) -> Tensor:
-        """Writes the gradient to ``out`` and returns it."""
-        (dy, x), *others = self.pairs
-        torch.mm(dy.t(), x, out=out)
-        for dy, x in others:
-            torch.addmm(out, dy.t(), x, out=out)
-        return out
-
 
 class LinearGradients:
     """Computes gradients of losses in which calls of linear layers are recorded.
@@ -86,7 +78,11 @@ class LinearGradients:
 
     def product(self, name: str, factors: GradientFactors) -> Tensor:
         """Returns a gradient as a tensor, in a buffer that the next gradient of this name overwrites."""
-        dy, x = factors.pairs[0]
+        (dy, x), *others = factors.pairs
         if name not in self._buffers:
             self._buffers[name] = x.new_empty(dy.shape[1], x.shape[1])
-        return factors.product_(self._buffers[name])
+        out = self._buffers[name]
+        torch.mm(dy.t(), x, out=out)
+        for dy, x in others:
+            torch.addmm(out, dy.t(), x, out=out)
+        return out

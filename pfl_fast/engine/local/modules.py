@@ -55,11 +55,8 @@ def evaluate_at(client: Client, function: Callable[[Client, Batch], Any], values
 
 def stacked(client: Client, function: Callable[[Client, Batch], Any], seeds: list[str]) -> Callable[..., Any]:
     """Returns ``function`` of a stack: ``(tensors [C, ...], x [C, b, ...], y [C, b], seed [C], cached)``."""
-    call = Call(client, function)
 
     def one(tensors: Tensors, x: Tensor, y: Tensor, seed: Tensor, cached: Tensors) -> Any:
-        values = {f"client.{name}": value for name, value in tensors.items()}
-        values.update({f"client.{name}": seed for name in seeds})
-        return functional_call(call, values, (Batch(x, y, seed, cached),))
+        return evaluate_at(client, function, {**tensors, **dict.fromkeys(seeds, seed)}, Batch(x, y, seed, cached))
 
     return torch.vmap(one)

@@ -23,13 +23,7 @@ Batcher = Callable[[Callable[..., Any]], Callable[..., Any]]  # of one client ->
 class StepSettings:
     """Optimizer settings of one round.
 
-    Attributes:
-        lr: learning rate.
-        momentum: SGD momentum.
-        weight_decay: SGD weight decay.
-        seed: seed of the run.
-        round: number of the round, from 1.
-        stop_at_nan: end a client's training at the first loss that is not finite.
+    ``stop_at_nan`` ends a client's training at a loss that is not finite; ``bf16`` computes products in bfloat16.
     """
 
     lr: float
@@ -38,6 +32,7 @@ class StepSettings:
     seed: int
     round: int
     stop_at_nan: bool = True
+    bf16: bool = False
 
     def for_phase(self, phase: Phase) -> StepSettings:
         """Returns the settings with the overrides of a phase."""
@@ -95,11 +90,21 @@ def update(
     by_adam = [name for name in gradients if name.split(".")[0] in phase.adam]
     by_sgd = [name for name in gradients if name not in by_adam]
     masks = batcher(phase.update_mask)(tensors, seed) if phase.update_mask else {}
-    before = _copies(tensors, [name for name in by_sgd if name in masks])
+    masked = [prefix + name for prefix in ("", "momentum.") for name in by_sgd if name in masks]
+    before = {name: tensors[name].clone() for name in masked if name in tensors}
     centers = _centers(phase, by_sgd, tensors)
     for strength in dict.fromkeys(strength for _, strength in centers.values()):
         names = [name for name, (_, own) in centers.items() if own == strength]
-        _sgd(names, gradients, tensors, settings, {name: centers[name][0] for name in names}, strength)
+        ops.sgd_(
+            [tensors[name] for name in names],
+            [gradients[name] for name in names],
+            [tensors[f"momentum.{name}"] for name in names] if settings.momentum else None,
+            [tensors[centers[name][0]] for name in names] if strength else None,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            proximal=strength,
+        )
     for name, old in before.items():
         mask = masks[name.removeprefix("momentum.")]
         mask = mask.view(*mask.shape, *([1] * (old.dim() - mask.dim())))
@@ -117,12 +122,6 @@ def write(values: Mapping[str, Tensor], tensors: Tensors) -> None:
         tensors[name].copy_(value)
 
 
-def _copies(tensors: Tensors, names: list[str]) -> Tensors:
-    """Returns copies of parameters and their momentum."""
-    all_names = [*names, *(f"momentum.{name}" for name in names)]
-    return {name: tensors[name].clone() for name in all_names if name in tensors}
-
-
 def _centers(phase: Phase, names: list[str], tensors: Tensors) -> dict[str, tuple[str, float]]:
     """Returns the proximal center and strength of each parameter; itself and 0 without a center."""
     found = {}
@@ -132,26 +131,6 @@ def _centers(phase: Phase, names: list[str], tensors: Tensors) -> dict[str, tupl
         center = f"{where}.{inside}"
         found[name] = (center, strength) if center in tensors else (name, 0.0)
     return found
-
-
-def _sgd(
-    names: list[str],
-    gradients: Tensors,
-    tensors: Tensors,
-    settings: StepSettings,
-    centers: Mapping[str, str],
-    proximal: float,
-) -> None:
-    ops.sgd_(
-        [tensors[name] for name in names],
-        [gradients[name] for name in names],
-        [tensors[f"momentum.{name}"] for name in names] if settings.momentum else None,
-        [tensors[centers[name]] for name in names] if proximal else None,
-        lr=settings.lr,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        proximal=proximal,
-    )
 
 
 def adam_(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, steps: Tensor, *, lr: float) -> None:

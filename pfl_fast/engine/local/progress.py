@@ -16,12 +16,7 @@ LOSS = ""  # key of the loss among recorded quantities, whose names are not empt
 
 
 class SingleProgress:
-    """Progress of one client; reads the loss after every step.
-
-    Args:
-        clients: number of the client, as a list.
-        device: device of the client's tensors.
-    """
+    """Progress of one client; reads the loss after every step."""
 
     def __init__(self, clients: list[int], device: torch.device) -> None:
         self.device = device
@@ -54,12 +49,7 @@ class SingleProgress:
 
 
 class StackProgress:
-    """Progress of a stack of clients, kept on the device so that no step synchronizes with the host.
-
-    Args:
-        clients: numbers of the clients, in the order of the stack.
-        device: device of the stack.
-    """
+    """Progress of a stack of clients, kept on the device so that no step synchronizes with the host."""
 
     failed = False  # known only at the end
 

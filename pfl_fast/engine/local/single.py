@@ -60,9 +60,6 @@ class SinglePhase(PhaseRun):
         bind(client, self.tensors, set(self.runner.trained_names(self.phase)))
         self._parameters = [{name: client.get_parameter(name) for name in names} for names in self.rotation]
 
-    def bind_client(self, row: int) -> None:
-        """Does nothing: the client is bound."""
-
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
         data, client = self.runner.source(self.phase), self.progress.report.client
         limit = self.phase.limit(data.steps(client)) if self.phase.limit else None
@@ -107,11 +104,7 @@ class SingleRunner(Runner):
     def load(
         self, views: Sequence[Tensors], phases: Sequence[Phase], settings: StepSettings
     ) -> tuple[Tensors, Tensors]:
-        return self.read_in_place(views[0], self.read_only_names(phases, settings))
-
-    def read_in_place(self, view: Tensors, read_only: Mapping[str, bool]) -> tuple[Tensors, Tensors]:
-        """Returns the client's tensors, copied unless named in ``read_only`` and on this device, and write buffers."""
-        specs = self.part_table.specs
+        specs, view, read_only = self.part_table.specs, views[0], self.read_only_names(phases, settings)
         here = {name for name in read_only if view[name].device == self.device}
         # Rows of a block share the block's autograd version counter, so another client's write would look like an
         # in-place change of this row. `.data` has its own counter.

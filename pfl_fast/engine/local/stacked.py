@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_fast.data.federated import FederatedData, StackedBatch
 from pfl_fast.engine.local.linear_gradients import GradientFactors
-from pfl_fast.engine.local.modules import bind, stacked
+from pfl_fast.engine.local.modules import stacked
 from pfl_fast.engine.local.optimizer import StepSettings, update
 from pfl_fast.engine.local.progress import StackProgress
 from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict, Runner, Step
@@ -48,9 +48,6 @@ class StackedPhase(PhaseRun):
 
     def __post_init__(self) -> None:
         self.stacked_loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
-
-    def bind_client(self, row: int) -> None:
-        bind(self.runner.client, self.runner.row(self.tensors, row), set())
 
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
         data, clients, limit = self.runner.source(self.phase), self.progress.clients, self.phase.limit

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from pfl_fast.data.federated import FederatedData, StackedBatch
 from pfl_fast.engine.client_results import LocalReport
+from pfl_fast.engine.local.arithmetic import with_bf16_products
 from pfl_fast.engine.local.linear_gradients import GradientFactors
-from pfl_fast.engine.local.modules import set_mode
+from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.progress import Hook, SingleProgress, StackProgress
 from pfl_fast.engine.state.part_table import PartTable
@@ -48,10 +49,6 @@ class Step(ABC):
     """The updates on one batch of a client or a stack.
 
     Attributes:
-        phase: phase of the step.
-        parameters: parameters to train.
-        batch: the batch.
-        settings: step settings of the phase.
         loss: loss of the last update, a scalar or ``[C]``.
         recorded: recorded quantities of the last update.
     """
@@ -106,11 +103,7 @@ class PhaseRun(ABC):
     """One phase of the local training of a unit.
 
     Attributes:
-        runner: runner of the unit.
-        phase: the phase.
-        loss: loss of the phase.
         rotation: names of the parameters to train in each turn.
-        progress: progress of the unit.
         tensors: tensors of the unit, trained in place.
         write_buffers: memory for tensors that are read in place.
     """
@@ -122,10 +115,6 @@ class PhaseRun(ABC):
     progress: SingleProgress | StackProgress
     tensors: Tensors
     write_buffers: Tensors
-
-    @abstractmethod
-    def bind_client(self, row: int) -> None:
-        """Binds the tensors of one client to the modules, to compute cached values."""
 
     @abstractmethod
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
@@ -151,12 +140,6 @@ class PhaseRun(ABC):
 class Runner(ABC):
     """Executes steps and predictions for a unit of clients on one device.
 
-    Args:
-        part_table: the part table.
-        method: the method.
-        data: client data on ``device``.
-        device: device of the unit's tensors.
-
     Attributes:
         progress_class: counts steps and losses of a unit.
         phase_class: trains a unit in one phase.
@@ -180,10 +163,7 @@ class Runner(ABC):
     ) -> tuple[Tensors, Tensors]:
         """Returns the tensors of a unit, ready for training, and write buffers for those read in place.
 
-        Args:
-            views: tensors of each client, which stay unchanged.
-            phases: phases to train.
-            settings: step settings of the round.
+        The clients' ``views`` stay unchanged.
         """
 
     @abstractmethod
@@ -204,12 +184,7 @@ class Runner(ABC):
     ) -> list[tuple[Tensor, Tensor]]:
         """Returns logits and labels of each client on its samples of ``split``.
 
-        Args:
-            predict: prediction of the method.
-            clients: numbers of the clients.
-            tensors: tensors of the unit.
-            split: ``"test"``, ``"validation"`` or ``"train"``.
-            seeds: ``(client, batch number) -> seed`` of the noise in predictions.
+        ``seeds`` maps client and number of the batch to the seed of the noise in predictions.
         """
 
     def trained_names(self, phase: Phase, turn: int | None = None) -> list[str]:
@@ -250,12 +225,7 @@ class CachedValues:
 
 
 class Trainer:
-    """Trains units of clients.
-
-    Args:
-        runner: executes the steps.
-        stop: asked between steps; True raises :class:`Interrupted`.
-    """
+    """Trains units of clients; asks ``stop`` between steps, where True raises :class:`Interrupted`."""
 
     def __init__(self, runner: Runner, stop: Callable[[], bool]) -> None:
         self.runner = runner
@@ -279,11 +249,11 @@ class Trainer:
         self._data_seconds, first_epoch = 0.0, 0
         for phase in phases:
             recompute = bool(phase.cached) and runner.recomputes_each_step(phase)
-            loss = with_cached(phase) if recompute else phase.loss
+            loss = with_bf16_products(with_cached(phase) if recompute else phase.loss, settings.bf16)
             rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
+            tables = {} if recompute else self._cached_tables(phase, tensors, clients, settings.bf16)
             progress.begin_phase(phase)
             run = runner.phase_class(runner, phase, loss, rotation, progress, tensors, write_buffers or {})
-            tables = {} if recompute else self._cached_tables(run, clients)
             self._train_phase(run, tables, first_epoch, settings)
             first_epoch += phase.epochs
             if progress.failed and settings.stop_at_nan:
@@ -328,16 +298,17 @@ class Trainer:
                 return
             yield batch
 
-    def _cached_tables(self, run: PhaseRun, clients: list[int]) -> dict[str, CachedValues]:
+    def _cached_tables(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> dict[str, CachedValues]:
         """Computes the cached values of all training samples, in the order of each client's list."""
-        runner, caches = self.runner, run.phase.cached
+        runner, caches = self.runner, phase.cached
+        compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in caches.items()}
         values: dict[str, list[Tensor]] = {name: [] for name in caches}
         for row, client in enumerate(clients if caches else ()):
-            run.bind_client(row)
+            bind(runner.client, runner.row(tensors, row), set())
             with torch.no_grad():
                 for x, _ in runner.data.evaluation("train", client):
-                    for name, cache in caches.items():
-                        values[name].append(cache.compute(runner.client, x))
+                    for name in caches:
+                        values[name].append(compute[name](runner.client, x))
         sizes = [int(runner.data.train_sizes[client]) for client in clients]
         return {name: CachedValues(torch.cat(parts), sizes) for name, parts in values.items()}
 

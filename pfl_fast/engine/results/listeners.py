@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.client_results import Bests, LocalReport
 from pfl_fast.engine.results.metrics import Metric
+from pfl_fast.engine.results.protocol import Protocol as AccuracyProtocol
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.run_state import RunState
@@ -19,45 +20,41 @@ class RunView(Protocol):
     @property
     def settings(self) -> RoundSettings:
         """Settings of the rounds."""
-        ...
 
     @property
     def data(self) -> FederatedData:
         """Samples of the clients."""
-        ...
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
         """Metrics of the tests, by name."""
-        ...
 
     @property
     def state(self) -> RunState:
         """State of the server and the clients."""
-        ...
 
     @property
     def last_round(self) -> int:
         """Number of the last round; the final phases of a method count as one round."""
-        ...
 
     @property
     def records(self) -> list[dict[str, Any]]:
         """JSON objects of the finished rounds."""
-        ...
 
     @property
     def bests(self) -> Bests:
         """Best accuracies of each client."""
+
+    @property
+    def protocol(self) -> AccuracyProtocol:
+        """Rules for the accuracy of the run."""
         ...
 
     def result_settings(self) -> dict[str, Any]:
         """Returns all settings and options that determine the results."""
-        ...
 
     def summary(self) -> dict[str, Any]:
         """Returns the summary of the finished rounds."""
-        ...
 
 
 class Listener:

@@ -72,13 +72,7 @@ _BUILT_IN = frozenset(METRICS)
 
 
 class UserMetric:
-    """Calls a user's metric. Its errors never end the run: the first one is reported, and the value is missing.
-
-    Args:
-        name: name of the metric in the results.
-        function: the metric.
-        log: receives the message.
-    """
+    """Calls a user's metric. Its errors never end the run: ``log`` receives the first one, and the value is missing."""
 
     def __init__(self, name: str, function: Metric, log: Callable[[str], None]) -> None:
         self.name, self.function, self.log = name, function, log

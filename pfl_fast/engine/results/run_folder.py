@@ -25,6 +25,7 @@ import numpy as np
 from pfl_fast import atomic
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.results.listeners import Listener, RunView
+from pfl_fast.engine.results.protocol import measure, read_client_rows
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
@@ -40,18 +41,12 @@ class RunFolder(Listener):
     Args:
         folder: folder of the run.
         seconds: seconds between checkpoints; 0: a checkpoint after every round.
-
-    Attributes:
-        metrics: file with one JSON object per round.
-        clients: file with one row per client and evaluated round.
-        checkpoints: folder of the checkpoints.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self.folder, self.seconds = folder, seconds
-        self.metrics, self.clients, self.checkpoints = (
-            folder / n for n in ("metrics.jsonl", "clients.csv", "checkpoint")
-        )
+        self.metrics, self.clients = folder / "metrics.jsonl", folder / "clients.csv"
+        self.checkpoints = folder / "checkpoint"
         self._saved_at = monotonic()
         self._saved_round = -1
         self._columns: list[str] = []
@@ -128,7 +123,13 @@ class RunFolder(Listener):
         self._saved_at, self._saved_round = monotonic(), run.state.rounds_done
 
     def _write_summary(self, run: RunView) -> None:
-        self._rewrite(self.folder / "summary.json", [json.dumps(run.summary(), indent=2)])
+        measured = measure(run.protocol, read_client_rows(self.clients), run.settings.rounds)
+        summary = {
+            **run.summary(),
+            "protocol": measured.entry(run.protocol) if measured else None,
+            "finished": run.state.rounds_done >= run.last_round,
+        }
+        self._rewrite(self.folder / "summary.json", [json.dumps(summary, indent=2)])
 
     def _append_client_rows(self, rows: Iterable[Mapping[str, Any]], header: bool = False) -> None:
         with _disk_errors(self.clients), self.clients.open("a", newline="") as handle:

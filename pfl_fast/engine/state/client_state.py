@@ -7,8 +7,9 @@ blocks are sparse memory-mapped files.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,16 +19,30 @@ from pfl_fast.methods.base import Method, Tensors
 from pfl_fast.randomness import key
 
 
-class ClientState:
-    """Stored tensors of all clients.
+class OnDevice(Mapping[str, Tensor]):
+    """Tensors on one device, by name; those of other devices are copied when they are read.
 
     Args:
-        part_table: the part table.
-        method: the method, for initial values.
-        clients: number of clients N.
-        seed: seed of the run.
-        folder: folder of memory-mapped blocks; None: blocks are in memory.
+        tensors: tensors on any device.
+        device: device of all values.
     """
+
+    def __init__(self, tensors: Tensors, device: torch.device) -> None:
+        self._tensors = tensors
+        self._device = device
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name].to(self._device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class ClientState:
+    """Stored tensors of all clients, in ``folder`` as memory-mapped blocks, or in memory if it is None."""
 
     def __init__(
         self, part_table: PartTable, method: Method, clients: int, seed: int, folder: Path | None = None
@@ -100,7 +115,10 @@ class ClientState:
             if (receives and spec.exchanged(round)) or (spec.to_all and not (final and spec.stored)):
                 assert spec.receive_from is not None
                 values[spec.key] = server[spec.receive_from]
-        return {**values, **self.method.on_receive(values, at)} if receives else values
+        if not receives:
+            return values
+        device = next((tensor.device for tensor in server.values()), torch.device("cpu"))
+        return {**values, **self.method.on_receive(cast(Tensors, OnDevice(values, device)), at)}
 
     def store_received(self, clients: Iterable[int], server: Tensors, round: int = 1) -> None:
         """Stores the tensors that ``clients`` receive at the end of a round, where they are stored at all."""

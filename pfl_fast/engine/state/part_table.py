@@ -67,6 +67,14 @@ class PartTable:
         adam: parts trained by Adam.
         final_round: True if clients train once more after the last aggregation and keep the result.
         server_state: the method's function that returns further tensors of the server.
+
+    Attributes:
+        specs: all tensors of a client.
+        model_specs: tensors of the client's modules, without optimizer state.
+        stored: tensors that every client stores.
+        uploaded: tensors that clients upload.
+        received: tensors that the server overwrites.
+        mixed: tensors that become a mixture of uploads; integer tensors (counters) are not mixed.
     """
 
     def __init__(
@@ -85,13 +93,18 @@ class PartTable:
         self.client = Client({name: deepcopy(part.module) for name, part in parts.items()}).to(dtype)
         # These modules hold the only copy of the initial values, and are never trained: models can be large.
         self.parts = {name: replace(part, module=self._module(name)) for name, part in parts.items()}
-        self.specs = [spec for name in parts for spec in self._specs_of(name, everyone_receives)]
+        self.model_specs = [spec for name in parts for spec in self._specs_of(name, everyone_receives)]
+        self.specs = list(self.model_specs)
         trained = [spec for spec in self.specs if spec.parameter and self.parts[spec.part].trained]
         if momentum:
             stored = momentum == "kept"
             self.specs += [_optimizer_spec("momentum", spec, stored) for spec in trained if spec.part not in adam]
         for moment in ADAM:
             self.specs += [_optimizer_spec(moment, spec, False) for spec in trained if spec.part in adam]
+        self.stored = [spec for spec in self.specs if spec.stored]
+        self.uploaded = [spec for spec in self.specs if spec.upload_to]
+        self.received = [spec for spec in self.specs if spec.receive_from]
+        self.mixed = [spec for spec in self.specs if spec.mixture_of and spec.value.is_floating_point()]
         self.common: Tensors = {spec.key: spec.value for spec in self.specs}
         uploaded = {p.upload_to: self._module(name) for name, p in parts.items() if p.upload_to}
         self.server_parts = {**uploaded, **{name: self._module(name) for name, p in parts.items() if p.on_server}}
@@ -135,31 +148,6 @@ class PartTable:
                 )
             )
         return specs
-
-    @property
-    def model_specs(self) -> list[TensorSpec]:
-        """Tensors of the client's modules, without optimizer state."""
-        return [spec for spec in self.specs if spec.part in self.parts]
-
-    @property
-    def stored(self) -> list[TensorSpec]:
-        """Tensors that every client stores."""
-        return [spec for spec in self.specs if spec.stored]
-
-    @property
-    def uploaded(self) -> list[TensorSpec]:
-        """Tensors that clients upload."""
-        return [spec for spec in self.specs if spec.upload_to]
-
-    @property
-    def received(self) -> list[TensorSpec]:
-        """Tensors that the server overwrites."""
-        return [spec for spec in self.specs if spec.receive_from]
-
-    @property
-    def mixed(self) -> list[TensorSpec]:
-        """Tensors that become a mixture of uploads; integer tensors (counters) are not mixed."""
-        return [spec for spec in self.specs if spec.mixture_of and spec.value.is_floating_point()]
 
     @property
     def server_has_statistics(self) -> bool:

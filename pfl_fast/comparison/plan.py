@@ -1,0 +1,259 @@
+"""The runs of a comparison: methods x grids x seeds, with the same data and the same settings for every method."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from pfl_fast import assembly, atomic
+from pfl_fast.config import NOT_IN_RESULTS, Settings
+from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.partition_spec import PartitionSpec
+from pfl_fast.engine.results.protocol import Protocol, find_protocol
+from pfl_fast.errors import ConfigError, raise_config_errors
+from pfl_fast.methods import METHODS, Method
+from pfl_fast.options import convert, plain, unknown
+
+SETTINGS = {f.name for f in fields(Settings)}
+# Data and protocol, which all runs share; a batch size only sets the default of min_samples.
+SHARED = {"dataset", "image_size", "samples", "protocol", *(f.name for f in fields(PartitionSpec))} - {"batch_size"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A comparison as requested on the command line.
+
+    Attributes:
+        methods: names of the methods.
+        seeds: seeds of the runs.
+        values: settings, and options for the methods that have them; ``"method.name"`` is for one method.
+        grid: lists of values, by name of a setting or option as in ``values``.
+        preset: preset of the methods that have it.
+        partition_per_seed: draw a partition for each seed; otherwise all runs have the partition of the first seed.
+    """
+
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, list[str]] = field(default_factory=dict)
+    preset: str | None = None
+    partition_per_seed: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """Returns all values that determine the results, for TOML."""
+        kept = {n: v for n, v in self.values.items() if n not in NOT_IN_RESULTS or n == "rounds"}
+        settings = convert(Settings, {n: v for n, v in kept.items() if n in SETTINGS}, [])
+        texts = {name: str(settings.get(name, value)) for name, value in kept.items()}
+        return {
+            "methods": list(self.methods),
+            "seeds": list(self.seeds),
+            "preset": self.preset or "none",
+            "partition_per_seed": self.partition_per_seed,
+            "values": dict(sorted(texts.items())),
+            "grid": {name: list(values) for name, values in sorted(self.grid.items())},
+        }
+
+    def refuse_other(self, file: Path) -> None:
+        """Raises if ``file`` holds another comparison, naming every difference; writes the file if it is missing."""
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(file, tomli_w.dumps(self.document()))
+            return
+        before, now = _flat(tomllib.loads(file.read_text())), _flat(self.document())
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if names:
+            shown = "\n".join(f"  {n}: was {before.get(n, 'not given')}, is {now.get(n, 'not given')}" for n in names)
+            raise ConfigError(f"{file.parent} holds another comparison:\n{shown}\nchoose another --out")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a comparison.
+
+    Attributes:
+        label: method and grid values, such as ``"FedCP lam=5"``; the row of the table.
+        seed: seed of the run.
+        folder: run folder.
+        resolved: settings and options.
+    """
+
+    label: str
+    seed: int
+    folder: Path
+    resolved: assembly.Resolved
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a comparison, those of the first seed first.
+
+    Attributes:
+        runs: the runs.
+        dataset: data set of all runs.
+        partition: description of the partition.
+        protocol: rules for the accuracy of the runs.
+        notes: settings that all methods take from the defaults of one.
+    """
+
+    runs: list[PlannedRun]
+    dataset: Dataset
+    partition: str
+    protocol: Protocol
+    notes: list[str]
+
+
+def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
+    """Checks a request, loads its data set, writes its partitions to ``out`` and returns its runs."""
+    raise_config_errors(_errors(request))
+    variants = [(name, point) for name in request.methods for point in _points(request, name)]
+    common, _ = _common_settings(request, str(request.values.get("model", "cnn")))
+    settings = _base_settings(request, common)
+    protocol = find_protocol(settings.protocol, settings.eval_at)
+    dataset = assembly.load_named(settings, log)
+    model = assembly.model_name(settings.model, dataset)
+    common, notes = _common_settings(request, model)
+    settings = _base_settings(request, common)
+    protocol.check(
+        settings.eval_at, validation=settings.validation > 0, domains=dataset.domain is not None, finetuned=True
+    )
+    drawn = {seed: seed if request.partition_per_seed else request.seeds[0] for seed in request.seeds}
+    folders = {seed: (out / f"partition-seed{drawn[seed]}").resolve() for seed in request.seeds}
+    runs = []
+    for seed, (name, point) in itertools.product(request.seeds, variants):
+        shared = {**common, "model": model, "seed": seed, "partition": str(folders[seed])}
+        chosen = [f"{key.rpartition('.')[2]}={value}" for key, value in point.items()]
+        folder = "-".join([name, *(text.replace("/", "_") for text in chosen), f"seed{seed}"])
+        label = " ".join([METHODS[name].title, *chosen])
+        runs.append(PlannedRun(label, seed, out / "runs" / folder, _resolve(request, name, point, shared)))
+    made = {seed: make_partition(dataset, replace(settings, seed=drawn[seed])) for seed in request.seeds}
+    hashes = {partition.hash for partition in made.values()}
+    if len(hashes) < len(set(drawn.values())):
+        raise ConfigError("--partition-per-seed: this partition does not depend on the seed")
+    request.refuse_other(out / "comparison.toml")
+    for seed, partition in made.items():
+        _save(partition, folders[seed])
+    which = "one for each seed" if len(hashes) > 1 else f"one for all seeds, hash {''.join(hashes)[:12]}"
+    about = f"{partition.rule}, {partition.clients} clients, {which}"
+    return Plan(runs, dataset, about, protocol, notes)
+
+
+def _errors(request: Request) -> list[str]:
+    """Returns a line for each value that no method of the comparison can use."""
+    options = {name: {f.name for f in fields(METHODS[name].Options)} for name in request.methods}
+    everything = SETTINGS.union(*options.values())
+    errors = []
+    for key in [*request.values, *request.grid]:
+        method, dot, name = key.rpartition(".")
+        if dot and method not in options:
+            errors.append(f"{key}: {method!r} is not one of the methods {', '.join(request.methods)}")
+        elif name not in (SETTINGS | options[method] if dot else everything):
+            errors.append(f"{unknown(name, sorted(options[method] if dot else everything))} ({', '.join(options)})")
+        elif name == "seed":
+            errors.append(f"{key}: the seeds of a comparison are given by --seeds")
+        elif name in SHARED and (dot or key in request.grid):
+            errors.append(f"{key}: all runs of a comparison share it; start a comparison for each value")
+    errors += [f"{key}: given as a grid and as a value" for key in request.grid if key in request.values]
+    if request.preset and not any(request.preset in METHODS[name].presets for name in request.methods):
+        errors.append(f"preset: none of {', '.join(options)} has {request.preset!r}")
+    bare = {key: key.rpartition(".")[2] for key in [*request.values, *request.grid] if "." in key}
+    errors += [f"{key}: {name} is in the grid already" for key, name in bare.items() if name in request.grid]
+    errors += [f"{key}: a value is given twice" for key, found in request.grid.items() if len(set(found)) < len(found)]
+    return errors
+
+
+def _points(request: Request, method: str) -> list[dict[str, str]]:
+    """Returns the grid points of a method: all combinations of the values that it can use."""
+    usable = SETTINGS | {f.name for f in fields(METHODS[method].Options)}
+    names = [n for n in request.grid if n in usable or n.startswith(f"{method}.")]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(request.grid[n] for n in names))]
+
+
+def _common_settings(request: Request, model: str) -> tuple[dict[str, Any], list[str]]:
+    """Returns the settings that defaults or preset of a method ask for, which all methods take, and notes about them.
+
+    Raises if two methods ask for different values.
+    """
+    dataset = str(request.values.get("dataset", Settings.dataset))
+    generic = Method.defaults(model, dataset)
+    wishes: dict[str, dict[str, list[str]]] = {}
+    values: dict[str, Any] = {}
+    for method in request.methods:
+        own = {**METHODS[method].defaults(model, dataset), **METHODS[method].presets.get(request.preset or "", {})}
+        taken = {*request.values, *request.grid}
+        for name, value in own.items():
+            free = name in SETTINGS and name not in taken and f"{method}.{name}" not in taken
+            if free and value != generic.get(name, getattr(Settings, name)):
+                wishes.setdefault(name, {}).setdefault(str(plain(value)), []).append(METHODS[method].title)
+                values[name] = value
+    told = {n: "; ".join(f"{v} ({', '.join(who)})" for v, who in found.items()) for n, found in wishes.items()}
+    raise_config_errors(
+        [
+            f"{name}: the methods have different defaults, {text}; choose one with --{name.replace('_', '-')}, or one "
+            "for each method with --set METHOD.NAME=VALUE"
+            for name, text in told.items()
+            if len(wishes[name]) > 1
+        ]
+    )
+    return values, [f"{name} {text}" for name, text in told.items()]
+
+
+def _resolve(request: Request, method: str, point: Mapping[str, Any], common: Mapping[str, Any]) -> assembly.Resolved:
+    """Returns settings and options of one run; common settings give way to grid and values."""
+    usable = SETTINGS | {f.name for f in fields(METHODS[method].Options)}
+    given = {**request.values, **point}
+    scoped = {n.partition(".")[2]: v for n, v in given.items() if n.startswith(f"{method}.")}
+    chosen = {name: value for name, value in given.items() if name in usable}
+    preset = request.preset if request.preset in METHODS[method].presets else None
+    data = {name: common[name] for name in ("seed", "partition") if name in common}
+    model = {} if {"model"} & {*point, *scoped} else {"model": common["model"]} if "model" in common else {}
+    values = {**common, **chosen, **model, **scoped, **data}
+    return assembly.resolve(METHODS[method], values, str(values.get("model", "cnn")), preset)
+
+
+def _base_settings(request: Request, common: Mapping[str, Any]) -> Settings:
+    """Returns the settings of all methods, without grids and values of single methods."""
+    errors: list[str] = []
+    values = {**common, **{name: value for name, value in request.values.items() if name in SETTINGS}}
+    settings = convert(Settings, values, errors)
+    raise_config_errors(errors)
+    return Settings(**settings)
+
+
+def _save(partition: Partition, folder: Path) -> None:
+    """Writes a partition, or checks that it is the one in ``folder``."""
+    if not (folder / "partition.json").exists():
+        partition.save(folder)
+    elif (saved := Partition.load(folder)).hash != partition.hash:
+        source = f"{partition.settings['dataset']}, {partition.settings['source']}"
+        raise ConfigError(
+            f"{folder}: hash {saved.hash}, but the data now gives {partition.hash} ({source}); choose another --out"
+        )
+
+
+def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in document.items():
+        flat.update({f"{name}.{n}": v for n, v in value.items()} if isinstance(value, dict) else {name: value})
+    return flat
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Parses ``--seeds``: numbers, separated by commas.
+
+    >>> seeds_of("0,1,2")
+    (0, 1, 2)
+    """
+    try:
+        seeds = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise ConfigError(f"seeds: must be integers separated by commas, got {text!r}") from None
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds: must be different numbers from 0, got {text!r}")
+    return seeds

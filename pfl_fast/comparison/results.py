@@ -1,0 +1,221 @@
+"""Results of finished runs, checked to be comparable, as rows of a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from pfl_fast import config
+from pfl_fast.config import NOT_IN_RESULTS, Settings
+from pfl_fast.engine.results.protocol import Measurement, Protocol, find_protocol, measure, read_client_rows
+from pfl_fast.errors import ConfigError
+from pfl_fast.methods import METHODS
+from pfl_fast.options import plain
+
+SETTINGS = {f.name: plain(f.default) for f in fields(Settings)}
+# Settings that may differ within a row, or are compared through the hash of the partition.
+NOT_COMPARED = (NOT_IN_RESULTS - {"rounds"}) | {"seed", "partition", "partition_seed"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        label: row of the table that the run belongs to.
+        folder: run folder.
+        seed: seed of the run.
+        summary: contents of ``summary.json``.
+        settings: settings that are compared, those of the method's options included.
+        measured: accuracy by the protocol of the comparison.
+    """
+
+    label: str
+    folder: Path
+    seed: int
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    measured: Measurement
+
+
+@dataclass
+class Row:
+    """The runs of one method with the same options.
+
+    Attributes:
+        label: name of the row.
+        runs: finished runs by seed.
+        failures: error messages of the other runs, by seed.
+    """
+
+    label: str
+    runs: dict[int, Run] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+    def statistics(self, domain: str | None = None) -> tuple[float, float | None] | None:
+        """Returns mean and sample standard deviation over seeds (None for one seed), of all data or of one domain."""
+        measured = [run.measured for run in self.runs.values()]
+        values = [m.accuracy if domain is None else m.domains[domain] for m in measured if not domain or m.domains]
+        if not values:
+            return None
+        return fmean(values), stdev(values) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of a table that may stand side by side.
+
+    Attributes:
+        rows: the rows.
+        data: name and source of the data set.
+        partition: description of the partition.
+        protocol: rules for the accuracies.
+        notes: remarks below the table.
+    """
+
+    rows: list[Row]
+    data: str
+    partition: str
+    protocol: Protocol
+    notes: list[str]
+
+    @property
+    def domains(self) -> list[str]:
+        """Names of the domains, if the protocol reduces by domains."""
+        found = [name for row in self.rows for run in row.runs.values() for name in run.measured.domains]
+        return list(dict.fromkeys(found)) if self.protocol.reduction == "domains" else []
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds."""
+        return sorted({seed for row in self.rows for seed in (*row.runs, *row.failures)})
+
+
+def is_finished(folder: Path) -> bool:
+    """Returns whether all rounds of a run are done."""
+    return bool(_summary(folder).get("finished"))
+
+
+def read_run(folder: Path, protocol: Protocol, label: str = "") -> Run:
+    """Reads a finished run and applies a protocol to it."""
+    if not (folder / "config.toml").is_file():
+        raise ConfigError(f"{folder}: holds no run (config.toml is missing)")
+    if not is_finished(folder):
+        raise ConfigError(f"{folder}: the run is not finished; pfl-fast resume {folder} continues it")
+    settings, summary = {**SETTINGS, **config.read(folder / "config.toml")}, _summary(folder)
+    measured = measure(protocol, read_client_rows(folder / "clients.csv"), settings["rounds"])
+    if measured is None:
+        raise ConfigError(f"{folder}: has no accuracy by protocol {protocol.name} ({protocol})")
+    compared = {name: value for name, value in settings.items() if name not in NOT_COMPARED}
+    return Run(label, folder, settings["seed"], summary, compared, measured)
+
+
+def read_runs(folders: Sequence[Path], protocol: str | None) -> tuple[list[Run], Protocol]:
+    """Reads finished runs and labels them by method and by the settings in which runs of one method differ.
+
+    Args:
+        folders: run folders, or folders of comparisons for all their runs.
+        protocol: name of the protocol; None: that of the runs, which must be the same.
+    """
+    each = [run for folder in folders for run in (sorted((folder / "runs").glob("*/")) or [folder])]
+    own = {folder: find_protocol(protocol) if protocol else _own_protocol(folder) for folder in each}
+    refuse_different("protocol", {str(folder): str(found) for folder, found in own.items()}, "choose one by --protocol")
+    chosen = next(iter(own.values()))
+    runs = [read_run(folder, chosen) for folder in each]
+    return [_labelled(run, runs) for run in runs], chosen
+
+
+def compare(
+    runs: Iterable[Run], protocol: Protocol, failures: Mapping[tuple[str, int], str], labels: Iterable[str] = ()
+) -> Comparison:
+    """Returns the table of runs, or raises if the runs differ in data, data source or partition.
+
+    Args:
+        runs: finished runs.
+        protocol: protocol of their accuracies.
+        failures: error messages by label and seed.
+        labels: labels of all rows, in the order of the table.
+    """
+    runs = list(runs)
+    rows = {label: Row(label) for label in dict.fromkeys([*labels, *(run.label for run in runs)])}
+    data = {str(run.folder): f"{run.summary['dataset']} ({run.summary['data']})" for run in runs}
+    refuse_different("data", data, "compare runs on the same data")
+    for run in runs:
+        if run.seed in rows[run.label].runs:
+            other = rows[run.label].runs[run.seed].folder
+            raise ConfigError(f"{run.folder} and {other} have the same settings and seed; leave one out")
+        rows[run.label].runs[run.seed] = run
+    for (label, seed), message in failures.items():
+        rows[label].failures[seed] = message
+    partition = _same_partition(runs, list(rows.values()))
+    return Comparison(list(rows.values()), next(iter(data.values()), ""), partition, protocol, _notes(runs))
+
+
+def refuse_different(what: str, values: Mapping[str, str], remedy: str) -> None:
+    """Raises if the values of some runs differ."""
+    groups: dict[str, list[str]] = {}
+    for run, value in values.items():
+        groups.setdefault(value, []).append(run)
+    if len(groups) > 1:
+        shown = "\n".join(f"  {value}: {', '.join(found)}" for value, found in groups.items())
+        raise ConfigError(f"these runs cannot be compared, they differ in {what}:\n{shown}\n{remedy}")
+
+
+def _same_partition(runs: Sequence[Run], rows: Sequence[Row]) -> str:
+    """Returns a description of the partition. Runs of one seed must share it."""
+    hashes = {run.summary["partition_hash"] for run in runs}
+    for seed in {run.seed for run in runs} if len(hashes) > 1 else ():
+        of_seed = {str(run.folder): run.summary["partition_hash"] for run in runs if run.seed == seed}
+        refuse_different(f"partition at seed {seed}", of_seed, "train with --partition RUN/partition of another run")
+    seeds = {row.label: " ".join(map(str, sorted({*row.runs, *row.failures}))) for row in rows}
+    if len(hashes) > 1:
+        refuse_different("seeds and partitions", seeds, "leave out the other seeds")
+    rule = " and ".join(sorted({f"{run.summary['partition']}, {run.summary['clients']} clients" for run in runs}))
+    which = "one for each seed" if len(hashes) > 1 else f"one for all seeds, hash {''.join(hashes)[:12]}"
+    return f"{rule}, {which}"
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    """Returns the settings that differ between rows and are not in their labels, and rows with a final fine-tune."""
+    notes = []
+    for name in SETTINGS.keys() - NOT_COMPARED:
+        values: dict[str, list[str]] = {}
+        for run in runs:
+            values.setdefault(str(run.settings[name]), []).append(run.label)
+        if len(values) > 1:
+            unlabelled = {
+                v: [label for label in dict.fromkeys(who) if f" {name}=" not in label] for v, who in values.items()
+            }
+            notes += [f"{name} {value}: {', '.join(who)}" for value, who in unlabelled.items() if who]
+    finetuned = dict.fromkeys(run.label for run in runs if run.measured.after_finetune)
+    return sorted(notes) + ([f"after the final fine-tune: {', '.join(finetuned)}"] if finetuned else [])
+
+
+def _labelled(run: Run, runs: Sequence[Run]) -> Run:
+    """Returns a run labelled by its method and the settings that differ between runs of this method."""
+    same = [other.settings for other in runs if other.settings["method"] == run.settings["method"]]
+    varied = [n for n in run.settings if any(other.get(n) != run.settings[n] for other in same)]
+    method = run.settings["method"]
+    title = METHODS[method].title if method in METHODS else method
+    label = " ".join([title, *(f"{name}={_text(run.settings[name])}" for name in varied)])
+    return replace(run, label=label)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / "summary.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _own_protocol(folder: Path) -> Protocol:
+    entry = _summary(folder).get("protocol")
+    return Protocol(**{f.name: entry[f.name] for f in fields(Protocol)}) if entry else find_protocol("default")

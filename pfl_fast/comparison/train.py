@@ -1,0 +1,65 @@
+"""Trains the runs of a plan, or continues them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+from pfl_fast.comparison.plan import Plan, PlannedRun
+from pfl_fast.comparison.results import is_finished
+from pfl_fast.config import NOT_IN_RESULTS
+from pfl_fast.engine.local.trainer import Interrupted
+from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.stopping import stop_on_signals
+from pfl_fast.experiment import Experiment
+
+ERROR = "error.txt"  # the traceback of a failed run, in its folder
+
+
+def train_all(
+    plan: Plan, started: Callable[[PlannedRun], Listener], ended: Callable[[PlannedRun, str | None], None]
+) -> dict[tuple[str, int], str]:
+    """Trains all runs that are not finished; returns the error messages of failed runs by label and seed.
+
+    A signal ends the current step, saves the run and raises :class:`Interrupted`.
+
+    Args:
+        plan: runs of a comparison.
+        started: called before a run; returns a listener for it.
+        ended: called after a run, with its error message or None.
+    """
+    failures = {}
+    for run in plan.runs:
+        message = None
+        if not is_finished(run.folder):
+            try:
+                _train(plan, run, started(run))
+            except Interrupted:
+                raise
+            except Exception as error:  # the other runs go on
+                message = str(error).splitlines()[0] if str(error) else type(error).__name__
+                failures[run.label, run.seed] = message
+                run.folder.mkdir(parents=True, exist_ok=True)
+                (run.folder / ERROR).write_text(traceback.format_exc())
+        ended(run, message)
+    return failures
+
+
+def _train(plan: Plan, run: PlannedRun, listener: Listener) -> None:
+    settings, method = run.resolved.settings, run.resolved.method
+    if (run.folder / "config.toml").exists():
+        changes = {name: getattr(settings, name) for name in NOT_IN_RESULTS - {"rounds"}}
+        experiment = Experiment.resume(run.folder, log=_discard, **changes)
+    else:
+        experiment = Experiment(method, dataset=plan.dataset, resolved=run.resolved, out=run.folder, log=_discard)
+    (run.folder / ERROR).unlink(missing_ok=True)
+    experiment.listeners.append(listener)
+    try:
+        with stop_on_signals(experiment.round.executor.stop):
+            experiment.run()
+    finally:
+        experiment.close()
+
+
+def _discard(_message: str) -> None:
+    """Prints nothing: the table shows the progress."""

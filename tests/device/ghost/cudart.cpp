@@ -1,0 +1,403 @@
+// A CUDA runtime without a GPU, loaded in place of libcudart.so: torch's own host code for CUDA runs on it.
+//
+// Kernels are counted and do not run. Device memory is reserved and never touched; every value read from a device is
+// zero, so that counts do not depend on values. Streams run everything at once.
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+namespace {
+
+constexpr size_t kMemory = size_t{40} << 30;
+
+struct Block {
+  size_t size;
+  int device;
+  bool host;
+};
+
+thread_local int current_device = 0;
+thread_local struct {
+  dim3 grid, block;
+  size_t shared;
+  cudaStream_t stream;
+} launch_configuration;
+
+std::mutex mutex;
+std::map<uintptr_t, Block>& blocks = *new std::map<uintptr_t, Block>;
+std::unordered_map<const void*, std::string>& kernel_names = *new std::unordered_map<const void*, std::string>;
+std::map<std::string, long>& counts = *new std::map<std::string, long>;
+
+int device_count() {
+  const char* number = getenv("GHOST_GPUS");
+  return number ? atoi(number) : 1;
+}
+
+void count(const std::string& what, long amount = 1) {
+  std::lock_guard<std::mutex> guard(mutex);
+  counts[what] += amount;
+}
+
+cudaError_t synchronize() {
+  count("synchronisations");
+  return cudaSuccess;
+}
+
+cudaError_t launch(const void* kernel) {
+  std::lock_guard<std::mutex> guard(mutex);
+  const auto found = kernel_names.find(kernel);
+  ++counts["launch " + (found == kernel_names.end() ? "?" : found->second)];
+  return cudaSuccess;
+}
+
+// Device of an address, -1 for the host.
+int device_of(const void* address) {
+  std::lock_guard<std::mutex> guard(mutex);
+  auto block = blocks.upper_bound(reinterpret_cast<uintptr_t>(address));
+  if (block == blocks.begin()) return -1;
+  --block;
+  const bool inside = reinterpret_cast<uintptr_t>(address) < block->first + block->second.size;
+  return inside && !block->second.host ? block->second.device : -1;
+}
+
+cudaError_t copy(void* to, const void* from, size_t size) {
+  const int target = device_of(to), source = device_of(from);
+  const long bytes = static_cast<long>(size);
+  if (target >= 0 && source >= 0) {
+    count(target == source ? "bytes on device" : "bytes between devices", bytes);
+  } else if (target >= 0) {
+    count("bytes to device", bytes);
+  } else if (source >= 0) {
+    count("bytes to host", bytes);
+    memset(to, 0, size);
+  } else {
+    memmove(to, from, size);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t allocate(void** address, size_t size, bool host) {
+  *address = nullptr;
+  if (size == 0) return cudaSuccess;
+  *address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (*address == MAP_FAILED) return cudaErrorMemoryAllocation;
+  std::lock_guard<std::mutex> guard(mutex);
+  blocks[reinterpret_cast<uintptr_t>(*address)] = {size, current_device, host};
+  return cudaSuccess;
+}
+
+cudaError_t release(void* address) {
+  std::lock_guard<std::mutex> guard(mutex);
+  const auto block = blocks.find(reinterpret_cast<uintptr_t>(address));
+  if (block != blocks.end()) {
+    munmap(address, block->second.size);
+    blocks.erase(block);
+  }
+  return cudaSuccess;
+}
+
+template <class Handle>
+cudaError_t new_handle(Handle* handle) {
+  *handle = static_cast<Handle>(malloc(16));
+  return cudaSuccess;
+}
+
+int context_is_active(int, unsigned* flags, int* active) {
+  if (flags) *flags = 0;
+  *active = 1;
+  return 0;
+}
+
+int not_supported() {
+  return cudaErrorNotSupported;
+}
+
+}  // namespace
+
+extern "C" {
+
+// For tests: "what<tab>count" lines, and a reset.
+const char* ghost_counts() {
+  static std::string text;
+  std::lock_guard<std::mutex> guard(mutex);
+  text.clear();
+  for (const auto& [what, number] : counts) text += what + "\t" + std::to_string(number) + "\n";
+  return text.c_str();
+}
+void ghost_reset() {
+  std::lock_guard<std::mutex> guard(mutex);
+  counts.clear();
+}
+int ghost_launch(const char* name) {
+  count(std::string("launch ") + name);
+  return 0;
+}
+
+// Devices.
+cudaError_t cudaGetDeviceCount(int* number) {
+  *number = device_count();
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= device_count()) return cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaInitDevice(int, unsigned, unsigned) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  cudaDeviceProp& p = *properties;
+  memset(&p, 0, sizeof p);
+  strcpy(p.name, "Ghost of an A100");
+  p.totalGlobalMem = kMemory;
+  p.major = 8;
+  p.warpSize = 32;
+  p.multiProcessorCount = 108;
+  p.maxThreadsPerBlock = p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024;
+  p.maxThreadsDim[2] = 64;
+  p.maxGridSize[0] = 2147483647;
+  p.maxGridSize[1] = p.maxGridSize[2] = 65535;
+  p.maxThreadsPerMultiProcessor = 2048;
+  p.regsPerBlock = p.regsPerMultiprocessor = 65536;
+  p.sharedMemPerBlock = 49152;
+  p.sharedMemPerBlockOptin = 166912;
+  p.sharedMemPerMultiprocessor = 167936;
+  p.l2CacheSize = 40 << 20;
+  p.unifiedAddressing = p.concurrentKernels = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  static const std::map<int, int> values = {
+      {cudaDevAttrMaxThreadsPerBlock, 1024},
+      {cudaDevAttrMaxGridDimX, 2147483647},
+      {cudaDevAttrMaxGridDimY, 65535},
+      {cudaDevAttrMaxGridDimZ, 65535},
+      {cudaDevAttrMaxSharedMemoryPerBlock, 49152},
+      {cudaDevAttrWarpSize, 32},
+      {cudaDevAttrMaxRegistersPerBlock, 65536},
+      {cudaDevAttrMultiProcessorCount, 108},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+      {cudaDevAttrComputeCapabilityMajor, 8},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, 167936},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, 166912},
+  };
+  const auto found = values.find(attribute);
+  *value = found == values.end() ? 0 : found->second;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+cudaError_t cudaPeekAtLastError() {
+  return cudaSuccess;
+}
+const char* cudaGetErrorName(cudaError_t) {
+  return "ghost error";
+}
+const char* cudaGetErrorString(cudaError_t) {
+  return "error of the ghost GPU";
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const bool state = strcmp(name, "cuDevicePrimaryCtxGetState") == 0;
+  *function = state ? reinterpret_cast<void*>(&context_is_active) : reinterpret_cast<void*>(&not_supported);
+  if (result) *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+
+// Memory.
+cudaError_t cudaMalloc(void** address, size_t size) {
+  return allocate(address, size, false);
+}
+cudaError_t cudaHostAlloc(void** address, size_t size, unsigned) {
+  return allocate(address, size, true);
+}
+cudaError_t cudaFree(void* address) {
+  return release(address);
+}
+cudaError_t cudaFreeHost(void* address) {
+  return release(address);
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = kMemory;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind) {
+  synchronize();
+  return copy(to, from, size);
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind, cudaStream_t) {
+  return copy(to, from, size);
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, cudaStream_t) {
+  return copy(to, from, size);
+}
+cudaError_t cudaMemset(void*, int, size_t) {
+  return launch(nullptr);
+}
+cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) {
+  return launch(nullptr);
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
+  memset(attributes, 0, sizeof *attributes);
+  const int device = device_of(address);
+  if (device >= 0) {
+    attributes->type = cudaMemoryTypeDevice;
+    attributes->device = device;
+    attributes->devicePointer = const_cast<void*>(address);
+  }
+  return cudaSuccess;
+}
+
+// Streams and events.
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  return new_handle(stream);
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
+  *priority = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long*, cudaGraph_t*,
+                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return synchronize();
+}
+cudaError_t cudaDeviceSynchronize() {
+  return synchronize();
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return synchronize();
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return new_handle(event);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  free(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  return cudaSuccess;
+}
+
+// Kernels.
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle;
+  return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {
+}
+void __cudaUnregisterFatBinary(void**) {
+}
+void __cudaRegisterFunction(void**, const char* kernel, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                            int*) {
+  std::lock_guard<std::mutex> guard(mutex);
+  kernel_names[kernel] = name;
+}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {
+}
+char __cudaInitModule(void**) {
+  return 1;
+}
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+  launch_configuration = {grid, block, shared, stream};
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  *grid = launch_configuration.grid;
+  *block = launch_configuration.block;
+  *shared = launch_configuration.shared;
+  *static_cast<cudaStream_t*>(stream) = launch_configuration.stream;
+  return cudaSuccess;
+}
+cudaError_t __cudaGetKernel(cudaKernel_t* handle, const void* kernel) {
+  *handle = static_cast<cudaKernel_t>(const_cast<void*>(kernel));
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, cudaStream_t) {
+  return launch(kernel);
+}
+cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t) {
+  return launch(kernel);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void**) {
+  return launch(kernel);
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  memset(attributes, 0, sizeof *attributes);
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->numRegs = 32;
+  attributes->binaryVersion = attributes->ptxVersion = 80;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetSymbolAddress(void** address, const void*) {
+  static char memory[4096];
+  *address = memory;
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* number, const void*, int, size_t) {
+  *number = 4;
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* number, const void*, int, size_t, unsigned) {
+  *number = 4;
+  return cudaSuccess;
+}
+}

@@ -1,0 +1,76 @@
+"""Trains rounds on ghost GPUs and prints what they did as JSON; runs in a process with ``build.environment()``.
+
+python -m tests.device.ghost.rounds '{"method": "fedcp", "steps": 2}'
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import sys
+import warnings
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pfl_fast.data.synthetic import synthetic
+from pfl_fast.experiment import Experiment
+from pfl_fast.ops import backend
+from tests.device.ghost.build import runtime_name
+from tests.engine.small_experiments import partition_of
+
+SHAPE, CLASSES, BATCH, TESTS = (1, 28, 28), 10, 10, 20
+FIGURES = ("launches", "synchronisations", "bytes to device", "bytes to host", "peak bytes")
+
+
+def load_operators() -> None:
+    """Loads the CUDA operators whose launchers only count; they replace those of a library compiled with nvcc."""
+    torch.ops.load_library(Path(os.environ["GHOST"]) / "libghost_ops.so")
+    backend._CUDA_KERNELS = frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
+
+
+def experiment(method: str, clients: int, steps: int, **values: Any) -> Experiment:
+    """Experiment whose clients have ``steps`` batches each."""
+    partition = partition_of([BATCH * steps] * clients, TESTS)
+    dataset = synthetic(clients * (BATCH * steps + TESTS), SHAPE, CLASSES, seed=3)
+    values = {"model": "cnn", "batch_size": BATCH, "on_nan": "report", "log": lambda _: None, **values}
+    return Experiment(method, dataset=dataset, partition=partition, **values)
+
+
+def figures(runtime: ctypes.CDLL) -> dict[str, int]:
+    """What happened since the last reset."""
+    counts = {what: int(n) for what, n in re.findall(r"(.+)\t(\d+)", runtime.ghost_counts().decode())}
+    launches = sum(number for what, number in counts.items() if what.startswith("launch "))
+    peak = sum(torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
+    return {**{name: counts.get(name, 0) for name in FIGURES}, "launches": launches, "peak bytes": peak}
+
+
+def main(request: dict[str, Any]) -> dict[str, Any]:
+    """Trains two rounds; returns the executor, the figures of the second, and the warnings of both."""
+    torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
+    runtime = ctypes.CDLL(runtime_name())
+    runtime.ghost_counts.restype = ctypes.c_char_p
+    if request.pop("kernels", True):
+        load_operators()
+    else:
+        backend._CUDA_KERNELS = frozenset()
+    with warnings.catch_warnings(record=True) as caught, closing(experiment(rounds=2, **request)) as running:
+        warnings.simplefilter("always")
+        rounds = running.rounds()
+        next(rounds)
+        runtime.ghost_reset()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
+        next(rounds)
+        found = figures(runtime)
+        devices = [str(worker.device) for worker in running.round.executor.workers]
+        texts = [str(warning.message) for warning in caught]
+        return {"executor": running.round.executor.name, "devices": devices, "figures": found, "warnings": texts}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))
