@@ -1,5 +1,6 @@
 // Constants of the CPU kernels of `orthogonal_project`, chosen with
 //   PFL_FAST_CPU_CAPABILITY=avx512|avx2 pytest bench/test_orthogonal_project.py --benchmark-enable --ratios ratios.txt
+// Half of a value is slower. Twice the rows are faster but halve the number of tasks; twice the others gain nothing.
 #pragma once
 
 #include <cstdint>
