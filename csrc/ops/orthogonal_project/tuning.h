@@ -10,7 +10,7 @@ namespace pfl {
 constexpr int64_t kProjectRows = 32;    // samples per task, which share each packed part of a basis
 constexpr int64_t kProjectDepth = 128;  // terms per pass: both operands stay in cache
 constexpr int64_t kProjectBlock = 64;   // features of g and p per block of results
-constexpr int64_t kProjectWorkPerThread = 1
-                                          << 17;  // multiply-adds below which waking a thread costs more than it saves
+// multiply-adds below which waking a thread costs more than it saves
+constexpr int64_t kProjectWorkPerThread = 1 << 17;
 
 }  // namespace pfl
