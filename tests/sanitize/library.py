@@ -11,7 +11,6 @@ from pathlib import Path
 from pfl_fast.native import build
 from pfl_fast.paths import cache_folder
 
-SUPPRESSIONS = Path(__file__).with_name("tsan.supp")
 # Flags of the compiler, libraries to preload, options.
 SANITIZERS = {
     "address": (
@@ -22,7 +21,7 @@ SANITIZERS = {
     "thread": (
         ["-fsanitize=thread"],
         ["libtsan.so"],
-        {"TSAN_OPTIONS": f"halt_on_error=1:suppressions={SUPPRESSIONS}"},
+        {"TSAN_OPTIONS": "halt_on_error=1"},
     ),
 }
 LEVEL = ["-O1", "-g", "-fno-omit-frame-pointer"]

@@ -12,19 +12,22 @@ import threading
 import torch
 
 from pfl_fast import ops
+from pfl_fast.models.cnn import cnn
 from tests.engine import small_experiments as small
 
-# Methods that use every operator with gradients; images for convolutions.
-METHODS = ["fedcp", "fedios", "fedpick", "fedafk", "fedprox"]
+METHODS = ["fedcp", "fedios", "fedpick", "fedafk", "fedprox"]  # together they use every operator on floats
+IMAGE = (1, 16, 16)
 
 
 def rounds() -> None:
-    """Trains all methods."""
+    """Trains all methods on vectors, and one on images with convolutions."""
     workers = 2 * (os.cpu_count() or 1)
-    for method in METHODS:
-        sizes = tuple(3 + i % 5 for i in range(2 * workers))
-        with small.trained(method, executor="threads", workers=workers, sizes=sizes) as running:
-            small.state_of(running)
+    sizes = tuple(3 + i % 5 for i in range(2 * workers))
+    count = sum(sizes) + 3 * len(sizes)
+    images = {"dataset": small.images(count, (*IMAGE[1:], IMAGE[0])), "model": cnn(IMAGE, small.CLASSES)}
+    for method, values in [*((method, {}) for method in METHODS), ("fedavg", images)]:
+        with small.trained(method, executor="threads", workers=workers, sizes=sizes, **values) as running:
+            assert len(running.round.executor.workers) == workers
 
 
 def race() -> None:

@@ -6,10 +6,11 @@
 
 namespace pfl {
 
-constexpr int64_t kConvOutputs = 16;             // output channels per task of grad_weight
-constexpr int64_t kConvWinogradChannels = 8;     // fewest input channels of the Winograd path
-constexpr int64_t kConvTiles = 48;               // Winograd tiles multiplied at once: their matrices stay in cache
-constexpr int64_t kConvWorkPerThread = 1 << 18;  // products below which waking a thread costs more than it saves
+constexpr int64_t kConvOutputs = 16;          // output channels per task of grad_weight
+constexpr int64_t kConvWinogradChannels = 8;  // fewest input channels of the Winograd path
+constexpr int64_t kConvTiles = 48;            // Winograd tiles multiplied at once: their matrices stay in cache
+// products below which waking a thread costs more than it saves
+constexpr int64_t kConvWorkPerThread = 1 << 18;
 
 // Neighbouring pooling windows per register tile, and output channels whose kernel gradients fit into registers.
 #if defined(__AVX512F__)
