@@ -86,18 +86,14 @@ class GroupedCommand(click.Command):
         raise NotImplementedError
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the command line."""
+        """Parses the command line and keeps it, to print the command that continues."""
+        ctx.meta["arguments"] = [*args]
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if remedy := self.remedy(error.option_name.lstrip("-").replace("-", "_")):
                 raise click.UsageError(f"{error.option_name} {remedy}", ctx) from None
             raise
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the command line and keeps it, to print the command that continues."""
-        ctx.meta["arguments"] = [*args]
-        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options of ``--help``."""
