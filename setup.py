@@ -31,7 +31,9 @@ class BuildNative(build_ext):
         except ImportError:
             print("torch is not installed here: the native library will be compiled on first use")
             return
-        build.build(output, HERE / "build" / "native", build.make_plan(torch.version.cuda))
+        info = build.build(output, HERE / "build" / "native", build.make_plan(torch.version.cuda))
+        if info.cuda_problem:
+            print(f"warning: only the CPU kernels are compiled. {info.cuda_problem}", file=sys.stderr)
 
     def get_outputs(self) -> list[str]:
         return []

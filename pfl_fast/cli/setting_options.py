@@ -81,9 +81,9 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 class GroupedCommand(click.Command):
     """Lists options by group in ``--help``, options without a group last, and explains unknown options."""
 
-    def remedy(self, name: str) -> str:
+    def remedy(self, name: str) -> str:  # noqa: ARG002 for subclasses
         """Returns the end of the error about the unknown option ``name``; empty: click's own error."""
-        raise NotImplementedError
+        return ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the command line and keeps it, to print the command that continues."""

@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block adds one row and segment: each lane sums every kWarp-th tile of the segment's tensors, then the lanes are added.
+// A block sums one row and segment: each lane every kWarp-th tile of the segment's tensors, then the lanes are added.
 __global__ void __launch_bounds__(kWarp)
     sum_tiles_kernel(const TensorList s, const double* partial, double* grad_choice) {
   const int64_t row = blockIdx.x / s.segments;
