@@ -13,7 +13,8 @@ import click
 
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import METHOD_NAMES, canonical_name
-from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
+from pfl_fast.cli.setting_options import SETTINGS, given, setting_options
+from pfl_fast.cli.train import DASHES, TrainCommand
 from pfl_fast.cli.train_request import options_in, read_assignments
 from pfl_fast.errors import ConfigError, raise_config_errors
 
@@ -34,7 +35,7 @@ partition with the same settings and initial weights; --set METHOD.NAME=VALUE ch
 """
 
 
-@click.command(cls=GroupedCommand, epilog=EXAMPLES)
+@click.command(cls=TrainCommand, epilog=EXAMPLES, context_settings=DASHES)
 @click.argument("folders", nargs=-1, metavar="[RUN...]", type=click.Path(path_type=Path))
 @click.option("--methods", metavar="NAME,...", help="methods to compare; pfl-fast methods lists them")
 @click.option("--seeds", metavar="N,...", default="0", help="seeds; each trains every method once  [0]")

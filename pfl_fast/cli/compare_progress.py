@@ -66,9 +66,10 @@ class RunTable:
         return RunProgress(self, run)
 
     def show(self, run: PlannedRun, cell: str) -> None:
-        """Sets the cell of a run and redraws the table."""
+        """Sets the cell of a run and redraws the table if the cell has changed."""
+        changed = self.cells[run.label, run.seed] != cell
         self.cells[run.label, run.seed] = cell
-        if self.live:
+        if self.live and changed:
             self.live.update(self.table(), refresh=True)
 
     def ended(self, run: PlannedRun, message: str | None) -> None:

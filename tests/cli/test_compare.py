@@ -159,6 +159,7 @@ def test_changed_command_is_refused(cli, arguments, message):
         (["--methods", "fedcp", "--grid", "beta=0.1,1"], "beta: all runs of a comparison share it"),
         (["--methods", "fedcp", "--grid", "lam=1,x"], "lam: must be a number, got 'x'"),
         (["--methods", "fedcp", "--grid", "lam"], "must be KEY=VALUE"),
+        (["--methods", "fedcp", "--lam", "1"], "write --set lam=VALUE"),
         (["--methods", "fedcp", "--grid", "lam=1,2", "--set", "lam=1"], "lam: given as a grid and as a value"),
         (["--methods", "fedcp", "--set", "seed=1"], "given by --seeds"),
         (["--methods", "fedcp,fedcpp"], "did you mean 'fedcp'"),
