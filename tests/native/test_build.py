@@ -10,7 +10,7 @@ import pytest
 
 from pfl_fast.native import build, progress
 
-CPU_KERNELS = sorted(build.source_folder().glob("ops/*/cpu*_kernel.cpp"))
+CPU_KERNELS = sorted(build.source_folder().rglob("*_kernel.cpp"))
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
 
 
