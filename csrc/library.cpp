@@ -31,10 +31,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
       "bool needs_local, bool needs_global, bool needs_choice) -> (Tensor[], Tensor[], Tensor[])");
   m.def(
       "cpn_route(Tensor h, Tensor a, Tensor gamma, Tensor beta, float eps, Tensor? seed, float tau)"
-      " -> (Tensor, Tensor)");
+      " -> (Tensor, Tensor, Tensor)");
   m.def(
       "cpn_route_backward(Tensor grad_global, Tensor grad_personal, Tensor h, Tensor a, Tensor gamma, Tensor beta,"
-      " float eps, Tensor? seed, float tau) -> (Tensor, Tensor, Tensor, Tensor)");
+      " Tensor stats, Tensor? seed, float tau) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "orthogonal_project(Tensor f_g, Tensor f_p, Tensor basis_g, Tensor basis_p, float alpha, bool relu)"
       " -> (Tensor, Tensor, Tensor, Tensor)");
