@@ -21,9 +21,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
       "distill_losses_backward(Tensor grad_gce, Tensor grad_lce, Tensor grad_ent, Tensor grad_dis, Tensor y_g,"
       " Tensor y_p, Tensor y_u, Tensor target) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "gumbel_mask(Tensor z, Tensor logits, Tensor? seed, float tau, float threshold, bool hard) -> (Tensor, Tensor)");
+      "gumbel_mask(Tensor z, Tensor logits, Tensor? seed, float tau, float threshold, bool hard)"
+      " -> (Tensor, Tensor, Tensor)");
   m.def(
-      "gumbel_mask_backward(Tensor grad_selected, Tensor grad_rest, Tensor z, Tensor logits, Tensor? seed, float tau,"
+      "gumbel_mask_backward(Tensor grad_selected, Tensor grad_rest, Tensor z, Tensor noisy, float tau,"
       " float threshold, bool hard) -> (Tensor, Tensor)");
   m.def("mix(Tensor[] local, Tensor[] global_, Tensor[] choice, int[] segments, bool hard) -> Tensor[]");
   m.def(
