@@ -21,9 +21,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
       "distill_losses_backward(Tensor grad_gce, Tensor grad_lce, Tensor grad_ent, Tensor grad_dis, Tensor y_g,"
       " Tensor y_p, Tensor y_u, Tensor target) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "gumbel_mask(Tensor z, Tensor logits, Tensor? seed, float tau, float threshold, bool hard) -> (Tensor, Tensor)");
+      "gumbel_mask(Tensor z, Tensor logits, Tensor? seed, float tau, float threshold, bool hard)"
+      " -> (Tensor, Tensor, Tensor)");
   m.def(
-      "gumbel_mask_backward(Tensor grad_selected, Tensor grad_rest, Tensor z, Tensor logits, Tensor? seed, float tau,"
+      "gumbel_mask_backward(Tensor grad_selected, Tensor grad_rest, Tensor z, Tensor noisy, float tau,"
       " float threshold, bool hard) -> (Tensor, Tensor)");
   m.def("mix(Tensor[] local, Tensor[] global_, Tensor[] choice, int[] segments, bool hard) -> Tensor[]");
   m.def(
@@ -31,10 +32,10 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
       "bool needs_local, bool needs_global, bool needs_choice) -> (Tensor[], Tensor[], Tensor[])");
   m.def(
       "cpn_route(Tensor h, Tensor a, Tensor gamma, Tensor beta, float eps, Tensor? seed, float tau)"
-      " -> (Tensor, Tensor)");
+      " -> (Tensor, Tensor, Tensor)");
   m.def(
       "cpn_route_backward(Tensor grad_global, Tensor grad_personal, Tensor h, Tensor a, Tensor gamma, Tensor beta,"
-      " float eps, Tensor? seed, float tau) -> (Tensor, Tensor, Tensor, Tensor)");
+      " Tensor stats, Tensor? seed, float tau) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "orthogonal_project(Tensor f_g, Tensor f_p, Tensor basis_g, Tensor basis_p, float alpha, bool relu)"
       " -> (Tensor, Tensor, Tensor, Tensor)");

@@ -4,7 +4,7 @@
     y = max(0, x * gamma + beta)
     global_part, personal_part = route(h, y, seed, tau)
 
-Mean and variance are not saved: the backward reads ``a`` anyway and recomputes them while the row is in cache.
+The backward reuses the mean and ``1 / sqrt(var + eps)`` of each row, ``stats`` ``[*batch, b, 2]``.
 """
 
 from __future__ import annotations
@@ -53,27 +53,31 @@ def cpn_route(
     if seed is not None:
         check_tensors("cpn_route", seed=seed)
     if backend.runs_native("cpn_route", h):
-        return cast(tuple[Tensor, Tensor], backend.call("cpn_route", h, a, gamma, beta, eps, seed, tau))
-    _check("cpn_route", h, a, gamma, beta, eps, seed, tau)
+        return cast(tuple[Tensor, Tensor], backend.call("cpn_route", h, a, gamma, beta, eps, seed, tau)[:2])
+    _check("cpn_route", h, a, gamma, beta, seed, tau)
+    _check_eps(eps)
     return reference.cpn_route(h, a, gamma, beta, eps, seed, tau)
 
 
-def _check(
-    op: str, h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float, seed: Tensor | None, tau: float
-) -> None:
+def _check(op: str, h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, seed: Tensor | None, tau: float) -> None:
     """Raises if an argument violates the contract in csrc/ops/cpn_route/contract.h."""
     check_route(op, h, a, seed, tau)
     check_like(op, "gamma", gamma, "h", h, [*h.shape[:-2], 2 * h.shape[-1]])
     check_like(op, "beta", beta, "h", h, [*h.shape[:-2], 2 * h.shape[-1]])
-    expect(op, math.isfinite(eps) and eps > 0, f"eps must be positive and finite, got {eps}")
+
+
+def _check_eps(eps: float) -> None:
+    expect("cpn_route", math.isfinite(eps) and eps > 0, f"eps must be positive and finite, got {eps}")
 
 
 @backend.fake("cpn_route")
 def _(
     h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float, seed: Tensor | None, tau: float
-) -> tuple[Tensor, Tensor]:
-    _check("cpn_route", h, a, gamma, beta, eps, seed, tau)
-    return h.new_empty(h.shape), h.new_empty(h.shape)
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check("cpn_route", h, a, gamma, beta, seed, tau)
+    _check_eps(eps)
+    stats = h.new_empty([*h.shape[:-1], 2], dtype=torch.promote_types(h.dtype, torch.float32))
+    return h.new_empty(h.shape), h.new_empty(h.shape), stats
 
 
 @backend.fake("cpn_route_backward")
@@ -84,27 +88,25 @@ def _(
     a: Tensor,
     gamma: Tensor,
     beta: Tensor,
-    eps: float,
+    stats: Tensor,  # noqa: ARG001 called by position
     seed: Tensor | None,
     tau: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _check("cpn_route_backward", h, a, gamma, beta, eps, seed, tau)
+    _check("cpn_route_backward", h, a, gamma, beta, seed, tau)
     check_like("cpn_route_backward", "grad_global", grad_global, "h", h)
     check_like("cpn_route_backward", "grad_personal", grad_personal, "h", h)
     return h.new_empty(h.shape), h.new_empty(a.shape), h.new_empty(gamma.shape), h.new_empty(beta.shape)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
-    h, a, gamma, beta, ctx.eps, seed, ctx.tau = inputs
-    ctx.save_for_backward(h, a, gamma, beta, seed)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    h, a, gamma, beta, _, seed, ctx.tau = inputs
+    ctx.save_for_backward(h, a, gamma, beta, output[2], seed)
+    ctx.mark_non_differentiable(output[2])
 
 
 @backend.backward("cpn_route", setup_context=_setup_context)
-def _(ctx: Any, grad_global: Tensor, grad_personal: Tensor) -> tuple[Tensor | None, ...]:
-    h, a, gamma, beta, seed = ctx.saved_tensors
-    gradients = torch.ops.pfl_fast.cpn_route_backward.default(
-        grad_global, grad_personal, h, a, gamma, beta, ctx.eps, seed, ctx.tau
-    )
+def _(ctx: Any, grad_global: Tensor, grad_personal: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    gradients = torch.ops.pfl_fast.cpn_route_backward.default(grad_global, grad_personal, *ctx.saved_tensors, ctx.tau)
     return (*gradients, None, None, None)
 
 

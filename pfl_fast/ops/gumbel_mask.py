@@ -9,7 +9,7 @@
     d/dz      = m * g_selected + (1 - m) * g_rest
     d/dlogits = m_s (1 - m_s) / tau * z * (g_selected - g_rest)
 
-The backward draws the noise again from the seed; only z, logits and the seed are saved.
+The forward saves ``noisy = logits + eps``, so the backward draws no noise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
-from pfl_fast.ops.support import check_device, check_float, check_int64, check_like, check_tensors, expect
+from pfl_fast.ops.support import (
+    check_device,
+    check_float,
+    check_int64,
+    check_like,
+    check_shape,
+    check_tensors,
+    expect,
+)
 
 
 def gumbel_mask(
@@ -66,15 +74,15 @@ def gumbel_mask(
     else:
         seed = None
     if backend.runs_native("gumbel_mask", z):
-        return cast(tuple[Tensor, Tensor], backend.call("gumbel_mask", z, logits, seed, tau, threshold, hard))
-    _check(z, logits, seed, tau, threshold)
+        return cast(tuple[Tensor, Tensor], backend.call("gumbel_mask", z, logits, seed, tau, threshold, hard)[:2])
+    _check(z, logits, seed)
+    _check_options("gumbel_mask", tau, threshold)
     return reference.gumbel_mask(z, logits, seed, tau, threshold, hard)
 
 
-def _check(
-    z: Tensor, logits: Tensor, seed: Tensor | None, tau: float, threshold: float, op: str = "gumbel_mask"
-) -> None:
-    """Raises if an argument violates the contract in csrc/ops/gumbel_mask/contract.h."""
+def _check(z: Tensor, logits: Tensor, seed: Tensor | None) -> None:
+    """Raises if a tensor violates the contract in csrc/ops/gumbel_mask/contract.h."""
+    op = "gumbel_mask"
     check_float(op, "z", z)
     check_like(op, "logits", logits, "z", z)
     if seed is not None:
@@ -85,6 +93,9 @@ def _check(
             seed.shape == z.shape[: seed.dim()],
             f"seed must have the leading dimensions of z, {list(z.shape)}, got shape {list(seed.shape)}",
         )
+
+
+def _check_options(op: str, tau: float, threshold: float) -> None:
     expect(op, 1e-30 <= tau <= 1e30, f"tau must be positive, from 1e-30 to 1e30, got {tau}")
     expect(op, 0 < threshold < 1, f"threshold must be between 0 and 1, got {threshold}")
 
@@ -97,9 +108,11 @@ def _(
     tau: float,
     threshold: float,
     hard: bool,  # noqa: ARG001 called by position
-) -> tuple[Tensor, Tensor]:
-    _check(z, logits, seed, tau, threshold)
-    return z.new_empty(z.shape), z.new_empty(z.shape)
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(z, logits, seed)
+    _check_options("gumbel_mask", tau, threshold)
+    noisy = z.new_empty(z.shape, dtype=torch.promote_types(z.dtype, torch.float32))
+    return z.new_empty(z.shape), z.new_empty(z.shape), noisy
 
 
 @backend.fake("gumbel_mask_backward")
@@ -107,29 +120,37 @@ def _(
     grad_selected: Tensor,
     grad_rest: Tensor,
     z: Tensor,
-    logits: Tensor,
-    seed: Tensor | None,
+    noisy: Tensor,
     tau: float,
     threshold: float,
     hard: bool,  # noqa: ARG001 called by position
 ) -> tuple[Tensor, Tensor]:
     op = "gumbel_mask_backward"
-    _check(z, logits, seed, tau, threshold, op)
+    check_float(op, "z", z)
     check_like(op, "grad_selected", grad_selected, "z", z)
     check_like(op, "grad_rest", grad_rest, "z", z)
+    check_device(op, "noisy", noisy, "z", z)
+    check_shape(op, "noisy", noisy, "z", z)
+    _check_options(op, tau, threshold)
     return z.new_empty(z.shape), z.new_empty(z.shape)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
-    z, logits, seed, *ctx.options = inputs
-    ctx.save_for_backward(z, logits, seed)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    z, _, _, *ctx.options = inputs
+    ctx.save_for_backward(z, output[2])
+    ctx.set_materialize_grads(False)  # noisy has a gradient in second derivatives only
 
 
 @backend.backward("gumbel_mask", setup_context=_setup_context)
-def _(ctx: Any, grad_selected: Tensor, grad_rest: Tensor) -> tuple[Any, ...]:
-    grad_z, grad_logits = torch.ops.pfl_fast.gumbel_mask_backward(
-        grad_selected, grad_rest, *ctx.saved_tensors, *ctx.options
-    )
+def _(ctx: Any, grad_selected: Tensor | None, grad_rest: Tensor | None, grad_noisy: Tensor | None) -> tuple[Any, ...]:
+    z, noisy = ctx.saved_tensors
+    grad_z = grad_logits = None
+    if grad_selected is not None or grad_rest is not None:
+        grads = [torch.zeros_like(z) if grad is None else grad for grad in (grad_selected, grad_rest)]
+        grad_z, grad_logits = torch.ops.pfl_fast.gumbel_mask_backward(*grads, z, noisy, *ctx.options)
+    if grad_noisy is not None:
+        grad_noisy = grad_noisy.to(z.dtype)
+        grad_logits = grad_noisy if grad_logits is None else grad_logits + grad_noisy
     return grad_z, grad_logits, None, None, None, None
 
 
@@ -145,17 +166,19 @@ def _(ctx: Any, v_z: Tensor, v_logits: Tensor) -> tuple[Any, ...]:
     d/d g_selected = m v_z + slope z v_logits
     d/d g_rest     = (1 - m) v_z - slope z v_logits
     d/d z          = slope (g_selected - g_rest) v_logits
-    d/d logits     = slope (g_selected - g_rest) (v_z + (1 - 2 m_s) / tau z v_logits)
+    d/d noisy      = slope (g_selected - g_rest) (v_z + (1 - 2 m_s) / tau z v_logits)
     """
-    g_selected, g_rest, z, logits, seed = ctx.saved_tensors
+    dtype, noisy = ctx.saved_tensors[2].dtype, ctx.saved_tensors[3]
+    g_selected, g_rest, z, v_z, v_logits = (x.to(noisy.dtype) for x in (*ctx.saved_tensors[:3], v_z, v_logits))
     gumbel_mask = torch.ops.pfl_fast.gumbel_mask
-    m_s, one_minus_m_s = gumbel_mask(torch.ones_like(z), logits, seed, ctx.tau, ctx.threshold, False)
+    m_s, one_minus_m_s, _ = gumbel_mask(torch.ones_like(z), noisy, None, ctx.tau, ctx.threshold, False)
     slope = m_s * one_minus_m_s / ctx.tau
-    selected_v_z, rest_v_z = gumbel_mask(v_z, logits, seed, ctx.tau, ctx.threshold, ctx.hard)
+    selected_v_z, rest_v_z, _ = gumbel_mask(v_z, noisy, None, ctx.tau, ctx.threshold, ctx.hard)
     mask_term = slope * z * v_logits
     slope_g = slope * (g_selected - g_rest)
-    d_logits = slope_g * (v_z + (one_minus_m_s - m_s) / ctx.tau * z * v_logits)
-    return selected_v_z + mask_term, rest_v_z - mask_term, slope_g * v_logits, d_logits, None, None, None, None
+    d_noisy = slope_g * (v_z + (one_minus_m_s - m_s) / ctx.tau * z * v_logits)
+    gradients = (x.to(dtype) for x in (selected_v_z + mask_term, rest_v_z - mask_term, slope_g * v_logits))
+    return *gradients, d_noisy, None, None, None
 
 
 backend.vmap_to_leading_dimension("gumbel_mask")

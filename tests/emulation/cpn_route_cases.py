@@ -80,11 +80,12 @@ class Problem:
             sums = [torch.full((c, parts, 2 * k), 99.0, dtype=sum_type) for _ in range(2)]
         sizes = [TYPES.index(case.dtype), c, b, k]
         stride = 0 if case.shared else 2 * k
-        inputs = [self.h, self.a, self.seeds, float(case.tau), self.gamma, self.beta, stride, stride, 1e-5]
+        inputs = [self.h, self.a, self.seeds, float(case.tau), self.gamma, self.beta, stride, stride]
+        stats = torch.full((c, b, 2), 99.0, dtype=sum_type)
         gradients = [self.grad_h, self.grad_a, *sums, parts, case.rows_per_part, self.grad_gamma, self.grad_beta]
         self.calls = [
-            Call("pfl_cuda_cpn_route", [*sizes, *inputs, *self.parts], seed),
-            Call("pfl_cuda_cpn_route_backward", [*sizes, *inputs, *self.grads, *gradients], seed),
+            Call("pfl_cuda_cpn_route", [*sizes, *inputs, 1e-5, *self.parts, stats], seed),
+            Call("pfl_cuda_cpn_route_backward", [*sizes, *inputs, stats, *self.grads, *gradients], seed),
         ]
 
     def check(self) -> None:

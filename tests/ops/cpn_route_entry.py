@@ -23,7 +23,7 @@ def expected(
 
 
 def script(h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, seed: Tensor) -> list[Tensor]:
-    global_part, personal_part = torch.ops.pfl_fast.cpn_route(h, a, gamma, beta, 1e-5, seed, 1.0)
+    global_part, personal_part, _ = torch.ops.pfl_fast.cpn_route(h, a, gamma, beta, 1e-5, seed, 1.0)
     return [global_part, personal_part]
 
 
@@ -62,11 +62,12 @@ def raw_calls():
     tracked = [t.clone().requires_grad_() for t in (h, a, gamma, beta)]
     seed = torch.tensor([1, 2])
     raw = torch.ops.pfl_fast
+    stats = raw.cpn_route(h, a, gamma, beta, 1e-5, None, 1.0)[2]
     return [
         (raw.cpn_route.default, (*tracked, 1e-5, seed, 0.5)),
         (raw.cpn_route.default, (tracked[0], a, gamma, beta, 1e-5, None, 1.0)),
-        (raw.cpn_route_backward.default, (h, -h, h, a, gamma, beta, 1e-5, seed, 0.5)),
-        (raw.cpn_route_backward.default, (h, -h, h, a, gamma, beta, 1e-5, None, 1.0)),
+        (raw.cpn_route_backward.default, (h, -h, h, a, gamma, beta, stats, seed, 0.5)),
+        (raw.cpn_route_backward.default, (h, -h, h, a, gamma, beta, stats, None, 1.0)),
     ]
 
 

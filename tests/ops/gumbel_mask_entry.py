@@ -25,7 +25,7 @@ def expected(z: Tensor, logits: Tensor, seed: Tensor, noise: bool = True, **opti
 
 
 def script(z: Tensor, logits: Tensor, seed: Tensor) -> list[Tensor]:
-    selected, rest = torch.ops.pfl_fast.gumbel_mask(z, logits, seed, 0.7, 0.5, False)
+    selected, rest, _ = torch.ops.pfl_fast.gumbel_mask(z, logits, seed, 0.7, 0.5, False)
     return [selected, rest]
 
 
@@ -66,8 +66,8 @@ def raw_calls():
         (raw.gumbel_mask.default, (*tracked, seed, 0.5, 0.4, False)),
         (raw.gumbel_mask.default, (*tracked, seed, 0.5, 0.4, True)),
         (raw.gumbel_mask.default, (*tracked, None, 0.5, 0.4, True)),
-        (raw.gumbel_mask_backward.default, (*tracked, z, logits, seed, 0.5, 0.4, False)),
-        (raw.gumbel_mask_backward.default, (z, logits, *tracked, None, 0.5, 0.4, True)),
+        (raw.gumbel_mask_backward.default, (*tracked, z, logits, 0.5, 0.4, False)),
+        (raw.gumbel_mask_backward.default, (z, logits, *tracked, 0.5, 0.4, True)),
     ]
 
 

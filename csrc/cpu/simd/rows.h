@@ -37,6 +37,51 @@ inline void round_row(const float* values, int64_t count, T* row) {
   narrow(values, count, row);
 }
 
+// The same with the type of the row as a value, for kernels compiled for accumulation types only. Values [first, first
+// + count) of an array: the array itself if it has the accumulation type, else the buffer with the converted values.
+inline const double* widen(Float, const void* array, int64_t first, int64_t, double*) {
+  return static_cast<const double*>(array) + first;
+}
+inline const float* widen(Float dtype, const void* array, int64_t first, int64_t count, float* buffer) {
+  switch (dtype) {
+    case Float::kBFloat16:
+      return widen(static_cast<const BFloat16*>(array) + first, count, buffer);
+    case Float::kHalf:
+      return widen(static_cast<const Half*>(array) + first, count, buffer);
+    default:
+      return static_cast<const float*>(array) + first;
+  }
+}
+
+inline double* wide_row(Float, void* array, int64_t first, double*) {
+  return static_cast<double*>(array) + first;
+}
+inline float* wide_row(Float dtype, void* array, int64_t first, float* buffer) {
+  return dtype == Float::kFloat ? static_cast<float*>(array) + first : buffer;
+}
+
+inline void store_row(Float, const double* values, int64_t count, void* array, int64_t first) {
+  narrow(values, count, static_cast<double*>(array) + first);
+}
+inline void store_row(Float dtype, const float* values, int64_t count, void* array, int64_t first) {
+  switch (dtype) {
+    case Float::kBFloat16:
+      return narrow(values, count, static_cast<BFloat16*>(array) + first);
+    case Float::kHalf:
+      return narrow(values, count, static_cast<Half*>(array) + first);
+    default:
+      return narrow(values, count, static_cast<float*>(array) + first);
+  }
+}
+
+// Stores results of wide_row() that are in the buffer.
+template <class A>
+inline void round_row(Float dtype, const A* values, int64_t count, void* array, int64_t first) {
+  if (sizeof(A) == sizeof(float) && dtype != Float::kFloat) {
+    store_row(dtype, values, count, array, first);
+  }
+}
+
 // Logistic noise of elements first .. first + count - 1 for this seed, count <= kRowTile.
 template <class Real>
 inline void logistic_noise(int64_t seed, int64_t first, int64_t count, Real* __restrict noise) {

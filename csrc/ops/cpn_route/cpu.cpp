@@ -40,15 +40,16 @@ void run_backward(const CpnRouteBackward& problem) {
   }
 }
 
-std::tuple<Tensor, Tensor> cpn_route_cpu(Tensor h, Tensor a, Tensor gamma, Tensor beta, double eps,
-                                         std::optional<Tensor> seed, double tau) {
+std::tuple<Tensor, Tensor, Tensor> cpn_route_cpu(Tensor h, Tensor a, Tensor gamma, Tensor beta, double eps,
+                                                 std::optional<Tensor> seed, double tau) {
   return cpn_route(h, a, gamma, beta, eps, seed, tau, run_forward);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> cpn_route_backward_cpu(Tensor grad_global, Tensor grad_personal, Tensor h,
-                                                                  Tensor a, Tensor gamma, Tensor beta, double eps,
+                                                                  Tensor a, Tensor gamma, Tensor beta, Tensor stats,
                                                                   std::optional<Tensor> seed, double tau) {
-  return cpn_route_backward(grad_global, grad_personal, h, a, gamma, beta, eps, seed, tau, rows_per_part, run_backward);
+  return cpn_route_backward(grad_global, grad_personal, h, a, gamma, beta, stats, seed, tau, rows_per_part,
+                            run_backward);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // CPU kernels of `cpn_route`, compiled once per instruction set into namespace PFL_CAPABILITY. A row is read from
 // memory once; mean, variance and all later steps find it in cache. Sums over a row have a fixed number of lanes, so
-// all instruction sets and thread counts give the same bits.
+// all instruction sets and thread counts give the same bits. The arithmetic is compiled for float and double only;
+// half types are converted tile by tile.
 #include "ops/cpn_route/problem.h"
 
 #include "cpu/simd/rows.h"
@@ -10,150 +11,171 @@ namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
-constexpr int64_t kLanes = 32;  // divides kRowTile, so the lane of a column does not depend on the tiles
+constexpr int64_t kTile = kRowTile;
+constexpr int64_t kLanes = 32;  // divides kTile, so the lane of a column does not depend on the tiles
 
 template <class A>
-struct Lanes {
-  A sums[kLanes] = {};
-
-  A total() {
-    for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-      for (int64_t lane = 0; lane < width; ++lane) {
-        sums[lane] = sums[lane] + sums[lane + width];
-      }
+A total(A* lanes) {
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t lane = 0; lane < width; ++lane) {
+      lanes[lane] = lanes[lane] + lanes[lane + width];
     }
-    return sums[0];
   }
-};
+  return lanes[0];
+}
 
-// Adds term(j) for j < count to lane j % kLanes.
-template <class A, class Term>
-inline void add_terms(Lanes<A>& lanes, int64_t count, Term term) {
+// Adds x - shift, squared if kSquare, to the lanes.
+template <bool kSquare, class A>
+void add_differences(const A* __restrict x, A shift, int64_t count, A* __restrict lanes) {
   A sums[kLanes];  // a local copy that cannot be aliased stays in registers
   for (int64_t lane = 0; lane < kLanes; ++lane) {
-    sums[lane] = lanes.sums[lane];
+    sums[lane] = lanes[lane];
   }
   int64_t j = 0;
   for (; j + kLanes <= count; j += kLanes) {
     for (int64_t lane = 0; lane < kLanes; ++lane) {
-      sums[lane] = sums[lane] + term(j + lane);
+      const A d = x[j + lane] - shift;
+      sums[lane] = sums[lane] + (kSquare ? d * d : d);
     }
-  }
-  for (int64_t lane = 0; j < count; ++j, ++lane) {
-    sums[lane] = sums[lane] + term(j);
   }
   for (int64_t lane = 0; lane < kLanes; ++lane) {
-    lanes.sums[lane] = sums[lane];
+    lanes[lane] = sums[lane];
+  }
+  for (int64_t lane = 0; j < count; ++j, ++lane) {
+    const A d = x[j] - shift;
+    lanes[lane] = lanes[lane] + (kSquare ? d * d : d);
   }
 }
 
-template <class T>
-RowStats<accumulate_t<T>> row_stats(const T* row, int64_t width, double eps) {
-  using A = accumulate_t<T>;
-  A buffer[sizeof(T) < sizeof(A) ? kRowTile : 1];
-  // Sums differences from the first value: a row of equal values has exactly that mean and variance 0.
-  const A shift = *widen(row, 1, buffer);
-  Lanes<A> sum, square;
-  for (int64_t j = 0; j < width; j += kRowTile) {
-    const A* x = widen(row + j, tile_count(width, j), buffer);
-    add_terms(sum, tile_count(width, j), [=](int64_t i) { return x[i] - shift; });
-  }
-  const A mean = shift + sum.total() / static_cast<A>(width);
-  for (int64_t j = 0; j < width; j += kRowTile) {
-    const A* x = widen(row + j, tile_count(width, j), buffer);
-    add_terms(square, tile_count(width, j), [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
-  }
-  return {mean, inverse_sqrt(square.total() / static_cast<A>(width) + static_cast<A>(eps))};
-}
-
-// A tile of both halves of a row and of its gamma and beta, in the accumulation type.
 template <class A>
-struct Logits {
-  const A *a0, *a1, *gamma0, *gamma1, *beta0, *beta1, *noise;
-};
-
-template <class T, bool kNoise>
-class LogitsReader {
- public:
-  using A = accumulate_t<T>;
-
-  LogitsReader(const RouteSizes& sizes, const CpnRouteInputs& inputs, int64_t row)
-      : features_(sizes.features),
-        client_(row / sizes.rows),
-        element_((row % sizes.rows) * sizes.features),
-        seeds_(inputs.route.seeds),
-        a_(static_cast<const T*>(inputs.route.a) + row * 2 * sizes.features),
-        gamma_(static_cast<const T*>(inputs.gamma) + client_ * inputs.gamma_stride),
-        beta_(static_cast<const T*>(inputs.beta) + client_ * inputs.beta_stride) {
+RowStats<A> row_stats(Float dtype, const void* a, int64_t first, int64_t width, double eps) {
+  A buffer[kTile];
+  // Sums differences from the first value: a row of equal values has exactly that mean and variance 0.
+  const A shift = *widen(dtype, a, first, 1, buffer);
+  A sum[kLanes] = {}, square[kLanes] = {};
+  for (int64_t j = 0; j < width; j += kTile) {
+    add_differences<false>(widen(dtype, a, first + j, tile_count(width, j), buffer), shift, tile_count(width, j), sum);
   }
-
-  const T* row() const {
-    return a_;
+  const A mean = shift + total(sum) / static_cast<A>(width);
+  for (int64_t j = 0; j < width; j += kTile) {
+    add_differences<true>(widen(dtype, a, first + j, tile_count(width, j), buffer), mean, tile_count(width, j), square);
   }
+  return {mean, inverse_sqrt(total(square) / static_cast<A>(width) + static_cast<A>(eps))};
+}
 
-  Logits<A> tile(int64_t j, int64_t count) {
-    if (kNoise) {
-      logistic_noise(seeds_[client_], element_ + j, count, noise_);
+// A tile of pairs: the first and second half of a row's logits, of gamma and of beta, and the noise.
+template <class A>
+struct Pairs {
+  const A *a[2], *gamma[2], *beta[2];
+  A noise[kTile];
+
+  void read(const RouteSizes& sizes, const CpnRouteInputs& inputs, int64_t row, int64_t j, int64_t count) {
+    const int64_t client = row / sizes.rows;
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t column = half * sizes.features + j;
+      a[half] = widen(sizes.dtype, inputs.route.a, row * 2 * sizes.features + column, count, buffers_[3 * half]);
+      gamma[half] =
+          widen(sizes.dtype, inputs.gamma, client * inputs.gamma_stride + column, count, buffers_[3 * half + 1]);
+      beta[half] = widen(sizes.dtype, inputs.beta, client * inputs.beta_stride + column, count, buffers_[3 * half + 2]);
     }
-    return {widen(a_ + j, count, buffers_[0]),
-            widen(a_ + features_ + j, count, buffers_[1]),
-            widen(gamma_ + j, count, buffers_[2]),
-            widen(gamma_ + features_ + j, count, buffers_[3]),
-            widen(beta_ + j, count, buffers_[4]),
-            widen(beta_ + features_ + j, count, buffers_[5]),
-            noise_};
+    if (inputs.route.seeds) {
+      logistic_noise(inputs.route.seeds[client], row % sizes.rows * sizes.features + j, count, noise);
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        noise[i] = A(0);
+      }
+    }
   }
 
  private:
-  int64_t features_, client_, element_;
-  const int64_t* seeds_;
-  const T *a_, *gamma_, *beta_;
-  A noise_[kNoise ? kRowTile : 1];
-  A buffers_[6][sizeof(T) < sizeof(A) ? kRowTile : 1];
+  A buffers_[6][kTile];
 };
 
-template <bool kNoise, class A>
-void split(const Logits<A>& logits, const RowStats<A>& stats, const A* __restrict h, A scale, int64_t count,
-           A* __restrict global_part, A* __restrict personal_part) {
-  const A *a0 = logits.a0, *a1 = logits.a1, *noise = logits.noise;
-  const A *gamma0 = logits.gamma0, *gamma1 = logits.gamma1, *beta0 = logits.beta0, *beta1 = logits.beta1;
+// The steps below are separate loops over a tile: fused into one, each iteration would be a chain of dependent
+// operations longer than a processor can overlap with the next.
+
+// y: logits after affine map and ReLU; logit: difference of a pair plus noise, times scale.
+template <class A>
+void find_logits(const Pairs<A>& pairs, const RowStats<A>& stats, A scale, int64_t count, A* __restrict y0,
+                 A* __restrict y1, A* __restrict logit) {
+  const A* __restrict a0 = pairs.a[0], * __restrict a1 = pairs.a[1], * __restrict noise = pairs.noise;
+  const A* __restrict gamma0 = pairs.gamma[0], * __restrict gamma1 = pairs.gamma[1];
+  const A* __restrict beta0 = pairs.beta[0], * __restrict beta1 = pairs.beta[1];
+  const RowStats<A> row = stats;
   for (int64_t j = 0; j < count; ++j) {
-    const A y0 = relu(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
-    const A y1 = relu(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
-    const Shares<A> share = shares_of((kNoise ? (y0 - y1) + noise[j] : y0 - y1) * scale);
+    y0[j] = relu(normalized(a0[j], row) * gamma0[j] + beta0[j]);
+    y1[j] = relu(normalized(a1[j], row) * gamma1[j] + beta1[j]);
+    logit[j] = ((y0[j] - y1[j]) + noise[j]) * scale;
+  }
+}
+
+template <class A>
+void find_exponentials(const A* __restrict logit, int64_t count, A* __restrict e) {
+  for (int64_t j = 0; j < count; ++j) {
+    e[j] = share_exponential(logit[j]);
+  }
+}
+
+template <class A>
+void split(const A* __restrict logit, const A* __restrict e, const A* __restrict h, int64_t count,
+           A* __restrict global_part, A* __restrict personal_part) {
+  for (int64_t j = 0; j < count; ++j) {
+    const Shares<A> share = shares_from(logit[j], e[j]);
     global_part[j] = share.global * h[j];
     personal_part[j] = share.personal * h[j];
   }
 }
 
-// dz0, dz1: gradients of the ReLU's input.
-template <bool kNoise, class A>
-void split_backward(const Logits<A>& logits, const RowStats<A>& stats, const A* __restrict h,
+// Replaces y by the gradient of the ReLU's input.
+template <class A>
+void split_backward(const A* __restrict logit, const A* __restrict e, const A* __restrict h,
                     const A* __restrict grad_global, const A* __restrict grad_personal, A scale, int64_t count,
-                    A* __restrict grad_h, A* __restrict dz0, A* __restrict dz1) {
-  const A *a0 = logits.a0, *a1 = logits.a1, *noise = logits.noise;
-  const A *gamma0 = logits.gamma0, *gamma1 = logits.gamma1, *beta0 = logits.beta0, *beta1 = logits.beta1;
+                    A* __restrict grad_h, A* __restrict y0, A* __restrict y1) {
   for (int64_t j = 0; j < count; ++j) {
-    const A y0 = relu(normalized(a0[j], stats) * gamma0[j] + beta0[j]);
-    const A y1 = relu(normalized(a1[j], stats) * gamma1[j] + beta1[j]);
-    const Shares<A> share = shares_of((kNoise ? (y0 - y1) + noise[j] : y0 - y1) * scale);
+    const Shares<A> share = shares_from(logit[j], e[j]);
     const A d = pair_gradient(share, scale, h[j], grad_global[j], grad_personal[j]);
     grad_h[j] = share.global * grad_global[j] + share.personal * grad_personal[j];
-    dz0[j] = y0 <= A(0) ? A(0) : d;
-    dz1[j] = y1 <= A(0) ? A(0) : -d;
+    y0[j] = y0[j] <= A(0) ? A(0) : d;
+    y1[j] = y1[j] <= A(0) ? A(0) : -d;
   }
 }
 
-// Adds to the gamma and beta sums and replaces dz by the gradient of the normalized logits.
+// Sums over a row of the gradients dx of the normalized logits x, and of dx * x.
+template <class A>
+struct RowSums {
+  A gradient[kLanes] = {}, product[kLanes] = {};
+};
+
+// Adds to the gamma and beta sums, replaces dz by the gradient of the normalized logits and adds that to the row sums.
 template <class A>
 void affine_backward(const A* __restrict a, const A* __restrict gamma, const RowStats<A>& stats, int64_t count,
-                     A* __restrict dz, A* __restrict grad_gamma, A* __restrict grad_beta) {
+                     A* __restrict dz, A* __restrict grad_gamma, A* __restrict grad_beta, RowSums<A>& sums) {
   const RowStats<A> row = stats;
-  for (int64_t j = 0; j < count; ++j) {
-    const A d = dz[j];
-    grad_gamma[j] = grad_gamma[j] + d * normalized(a[j], row);
+  A gradient[kLanes], product[kLanes];  // local copies that cannot be aliased stay in registers
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    gradient[lane] = sums.gradient[lane];
+    product[lane] = sums.product[lane];
+  }
+  const auto step = [&](int64_t j, int64_t lane) __attribute__((always_inline)) {
+    const A x = normalized(a[j], row), d = dz[j], dx = d * gamma[j];
+    grad_gamma[j] = grad_gamma[j] + d * x;
     grad_beta[j] = grad_beta[j] + d;
-    dz[j] = d * gamma[j];
+    dz[j] = dx;
+    gradient[lane] = gradient[lane] + dx;
+    product[lane] = product[lane] + dx * x;
+  };
+  int64_t j = 0;
+  for (; j + kLanes <= count; j += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      step(j + lane, lane);
+    }
+  }
+  for (int64_t lane = 0; j < count; ++j, ++lane) {
+    step(j, lane);
+  }
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    sums.gradient[lane] = gradient[lane];
+    sums.product[lane] = product[lane];
   }
 }
 
@@ -166,77 +188,70 @@ void norm_backward(const A* __restrict a, const A* __restrict dx, const RowStats
   }
 }
 
-template <class T, bool kNoise>
+template <class A>
 void forward(const CpnRouteForward& p, int64_t begin, int64_t end) {
-  using A = accumulate_t<T>;
+  const Float dtype = p.sizes.dtype;
   const int64_t features = p.sizes.features;
   const A scale = static_cast<A>(1.0 / p.inputs.route.tau);
-  A buffers[3][sizeof(T) < sizeof(A) ? kRowTile : 1];
+  Pairs<A> pairs;
+  A y0[kTile], y1[kTile], logit[kTile], e[kTile], buffers[3][kTile];
   for (int64_t row = begin; row < end; ++row) {
-    LogitsReader<T, kNoise> reader(p.sizes, p.inputs, row);
-    const RowStats<A> stats = row_stats(reader.row(), 2 * features, p.inputs.eps);
-    for (int64_t j = 0; j < features; j += kRowTile) {
-      const int64_t count = tile_count(features, j);
-      const int64_t start = row * features + j;
-      T* global_part = static_cast<T*>(p.global_part) + start;
-      T* personal_part = static_cast<T*>(p.personal_part) + start;
-      A* wide_global = wide_row(global_part, buffers[0]);
-      A* wide_personal = wide_row(personal_part, buffers[1]);
-      split<kNoise>(reader.tile(j, count), stats,
-                    widen(static_cast<const T*>(p.inputs.route.h) + start, count, buffers[2]), scale, count,
-                    wide_global, wide_personal);
-      round_row(wide_global, count, global_part);
-      round_row(wide_personal, count, personal_part);
+    const RowStats<A> stats = row_stats<A>(dtype, p.inputs.route.a, row * 2 * features, 2 * features, p.eps);
+    static_cast<RowStats<A>*>(p.stats)[row] = stats;
+    for (int64_t j = 0; j < features; j += kTile) {
+      const int64_t count = tile_count(features, j), start = row * features + j;
+      pairs.read(p.sizes, p.inputs, row, j, count);
+      find_logits(pairs, stats, scale, count, y0, y1, logit);
+      find_exponentials(logit, count, e);
+      A* const global_part = wide_row(dtype, p.global_part, start, buffers[0]);
+      A* const personal_part = wide_row(dtype, p.personal_part, start, buffers[1]);
+      split(logit, e, widen(dtype, p.inputs.route.h, start, count, buffers[2]), count, global_part, personal_part);
+      round_row(dtype, global_part, count, p.global_part, start);
+      round_row(dtype, personal_part, count, p.personal_part, start);
     }
   }
 }
 
 // dx [2K]: scratch. gamma_sum, beta_sum [2K]: incremented.
-template <class T, bool kNoise>
-void backward_row(const CpnRouteBackward& p, int64_t row, accumulate_t<T>* dx, accumulate_t<T>* gamma_sum,
-                  accumulate_t<T>* beta_sum) {
-  using A = accumulate_t<T>;
+template <class A>
+void backward_row(const CpnRouteBackward& p, int64_t row, A* dx, A* gamma_sum, A* beta_sum) {
+  const Float dtype = p.sizes.dtype;
   const int64_t features = p.sizes.features;
   const A scale = static_cast<A>(1.0 / p.inputs.route.tau);
-  A buffers[4][sizeof(T) < sizeof(A) ? kRowTile : 1];
-  LogitsReader<T, kNoise> reader(p.sizes, p.inputs, row);
-  const RowStats<A> stats = row_stats(reader.row(), 2 * features, p.inputs.eps);
-  Lanes<A> sum, product;
-  for (int64_t j = 0; j < features; j += kRowTile) {
-    const int64_t count = tile_count(features, j);
-    const int64_t start = row * features + j;
-    const Logits<A> logits = reader.tile(j, count);
-    T* grad_h = static_cast<T*>(p.grad_h) + start;
-    A* wide_h = wide_row(grad_h, buffers[0]);
-    split_backward<kNoise>(logits, stats, widen(static_cast<const T*>(p.inputs.route.h) + start, count, buffers[1]),
-                           widen(static_cast<const T*>(p.grad_global) + start, count, buffers[2]),
-                           widen(static_cast<const T*>(p.grad_personal) + start, count, buffers[3]), scale, count,
-                           wide_h, dx + j, dx + features + j);
-    round_row(wide_h, count, grad_h);
+  const RowStats<A> stats = static_cast<const RowStats<A>*>(p.stats)[row];
+  Pairs<A> pairs;
+  A logit[kTile], e[kTile], buffers[4][kTile];
+  RowSums<A> sums;
+  for (int64_t j = 0; j < features; j += kTile) {
+    const int64_t count = tile_count(features, j), start = row * features + j;
+    pairs.read(p.sizes, p.inputs, row, j, count);
+    find_logits(pairs, stats, scale, count, dx + j, dx + features + j, logit);
+    find_exponentials(logit, count, e);
+    A* const grad_h = wide_row(dtype, p.grad_h, start, buffers[0]);
+    split_backward(logit, e, widen(dtype, p.inputs.route.h, start, count, buffers[1]),
+                   widen(dtype, p.grad_global, start, count, buffers[2]),
+                   widen(dtype, p.grad_personal, start, count, buffers[3]), scale, count, grad_h, dx + j,
+                   dx + features + j);
+    round_row(dtype, grad_h, count, p.grad_h, start);
     for (int64_t half = 0; half < 2; ++half) {
       const int64_t column = half * features + j;
-      const A* a = half ? logits.a1 : logits.a0;
-      const A* d = dx + column;
-      affine_backward(a, half ? logits.gamma1 : logits.gamma0, stats, count, dx + column, gamma_sum + column,
-                      beta_sum + column);
-      add_terms(sum, count, [=](int64_t i) { return d[i]; });
-      add_terms(product, count, [=](int64_t i) { return d[i] * normalized(a[i], stats); });
+      affine_backward(pairs.a[half], pairs.gamma[half], stats, count, dx + column, gamma_sum + column,
+                      beta_sum + column, sums);
     }
   }
-  const A mean = sum.total() / static_cast<A>(2 * features);
-  const A mean_product = product.total() / static_cast<A>(2 * features);
-  T* grad_a = static_cast<T*>(p.grad_a) + row * 2 * features;
-  for (int64_t j = 0; j < 2 * features; j += kRowTile) {
-    const int64_t count = tile_count(2 * features, j);
-    A* wide_a = wide_row(grad_a + j, buffers[0]);
-    norm_backward(widen(reader.row() + j, count, buffers[1]), dx + j, stats, mean, mean_product, count, wide_a);
-    round_row(wide_a, count, grad_a + j);
+  const A mean = total(sums.gradient) / static_cast<A>(2 * features);
+  const A mean_product = total(sums.product) / static_cast<A>(2 * features);
+  for (int64_t j = 0; j < 2 * features; j += kTile) {
+    const int64_t count = tile_count(2 * features, j), start = row * 2 * features + j;
+    A* const grad_a = wide_row(dtype, p.grad_a, start, buffers[0]);
+    norm_backward(widen(dtype, p.inputs.route.a, start, count, buffers[1]), dx + j, stats, mean, mean_product, count,
+                  grad_a);
+    round_row(dtype, grad_a, count, p.grad_a, start);
   }
 }
 
-template <class T, bool kNoise>
-void backward(const CpnRouteBackward& p, int64_t begin, int64_t end, double* scratch) {
-  using A = accumulate_t<T>;
+template <class A>
+void backward(const CpnRouteBackward& p, int64_t begin, int64_t end, A* scratch) {
   const int64_t width = 2 * p.sizes.features;
   for (int64_t part = begin; part < end; ++part) {
     A* gamma_sum = static_cast<A*>(p.gamma_parts) + part * width;
@@ -247,66 +262,49 @@ void backward(const CpnRouteBackward& p, int64_t begin, int64_t end, double* scr
     const int64_t client = part / p.parts;
     const int64_t first = (part % p.parts) * p.rows_per_part;
     for (int64_t row = first; row < first + p.rows_per_part && row < p.sizes.rows; ++row) {
-      backward_row<T, kNoise>(p, client * p.sizes.rows + row, reinterpret_cast<A*>(scratch), gamma_sum, beta_sum);
+      backward_row(p, client * p.sizes.rows + row, scratch, gamma_sum, beta_sum);
     }
   }
 }
 
-// out = sum of parts [count, width] in their order.
-template <class T>
-void add_parts(const accumulate_t<T>* parts, int64_t count, int64_t width, T* out) {
-  using A = accumulate_t<T>;
-  for (int64_t j = 0; j < width; j += kRowTile) {
-    const int64_t columns = tile_count(width, j);
-    A sums[kRowTile] = {};
-    for (int64_t part = 0; part < count; ++part) {
-      const A* __restrict x = parts + part * width + j;
-      for (int64_t i = 0; i < columns; ++i) {
+// Row `client` of out = sum of the client's parts [parts, 2K], in their order.
+template <class A>
+void add_parts(const CpnRouteBackward& p, const A* parts, int64_t client, void* out) {
+  const int64_t width = 2 * p.sizes.features;
+  for (int64_t j = 0; j < width; j += kTile) {
+    const int64_t count = tile_count(width, j);
+    A sums[kTile] = {};
+    for (int64_t part = 0; part < p.parts; ++part) {
+      const A* __restrict x = parts + (client * p.parts + part) * width + j;
+      for (int64_t i = 0; i < count; ++i) {
         sums[i] = sums[i] + x[i];
       }
     }
-    narrow(sums, columns, out + j);
+    store_row(p.sizes.dtype, sums, count, out, client * width + j);
   }
 }
 
-template <class T>
-void dispatch(const CpnRouteForward& p, int64_t begin, int64_t end) {
-  p.inputs.route.seeds ? forward<T, true>(p, begin, end) : forward<T, false>(p, begin, end);
-}
-template <class T>
-void dispatch(const CpnRouteBackward& p, int64_t begin, int64_t end, double* scratch) {
-  p.inputs.route.seeds ? backward<T, true>(p, begin, end, scratch) : backward<T, false>(p, begin, end, scratch);
-}
-// Overload without scratch: adds up the parts.
-template <class T>
-void dispatch(const CpnRouteBackward& p, int64_t begin, int64_t end) {
-  using A = accumulate_t<T>;
-  const int64_t width = 2 * p.sizes.features;
+template <class A>
+void add_parts(const CpnRouteBackward& p, int64_t begin, int64_t end) {
   for (int64_t client = begin; client < end; ++client) {
-    add_parts<T>(static_cast<const A*>(p.gamma_parts) + client * p.parts * width, p.parts, width,
-                 static_cast<T*>(p.grad_gamma) + client * width);
-    add_parts<T>(static_cast<const A*>(p.beta_parts) + client * p.parts * width, p.parts, width,
-                 static_cast<T*>(p.grad_beta) + client * width);
+    add_parts(p, static_cast<const A*>(p.gamma_parts), client, p.grad_gamma);
+    add_parts(p, static_cast<const A*>(p.beta_parts), client, p.grad_beta);
   }
-}
-
-template <class Problem, class... Arguments>
-void dispatch_type(const Problem& p, Arguments... arguments) {
-  with_type(p.sizes.dtype, [&](auto type) { dispatch<decltype(type)>(p, arguments...); });
 }
 
 }  // namespace
 
 void cpn_route_forward(const CpnRouteForward& p, int64_t begin, int64_t end) {
-  dispatch_type(p, begin, end);
+  p.sizes.dtype == Float::kDouble ? forward<double>(p, begin, end) : forward<float>(p, begin, end);
 }
 
 void cpn_route_backward(const CpnRouteBackward& p, int64_t begin, int64_t end, double* scratch) {
-  dispatch_type(p, begin, end, scratch);
+  p.sizes.dtype == Float::kDouble ? backward(p, begin, end, scratch)
+                                  : backward(p, begin, end, reinterpret_cast<float*>(scratch));
 }
 
 void cpn_route_add_parts(const CpnRouteBackward& p, int64_t begin, int64_t end) {
-  dispatch_type(p, begin, end);
+  p.sizes.dtype == Float::kDouble ? add_parts<double>(p, begin, end) : add_parts<float>(p, begin, end);
 }
 
 }  // namespace PFL_CAPABILITY

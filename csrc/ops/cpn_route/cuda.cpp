@@ -11,18 +11,18 @@ int64_t rows_per_part(int64_t) {
   return 4;
 }
 
-std::tuple<Tensor, Tensor> cpn_route_cuda(Tensor h, Tensor a, Tensor gamma, Tensor beta, double eps,
-                                          std::optional<Tensor> seed, double tau) {
+std::tuple<Tensor, Tensor, Tensor> cpn_route_cuda(Tensor h, Tensor a, Tensor gamma, Tensor beta, double eps,
+                                                  std::optional<Tensor> seed, double tau) {
   const Launch launch("pfl_fast::cpn_route", h);
   return cpn_route(h, a, gamma, beta, eps, seed, tau,
                    [&](const CpnRouteForward& p) { launch(&pfl_cuda_cpn_route, p); });
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> cpn_route_backward_cuda(Tensor grad_global, Tensor grad_personal, Tensor h,
-                                                                   Tensor a, Tensor gamma, Tensor beta, double eps,
+                                                                   Tensor a, Tensor gamma, Tensor beta, Tensor stats,
                                                                    std::optional<Tensor> seed, double tau) {
   const Launch launch("pfl_fast::cpn_route_backward", h);
-  return cpn_route_backward(grad_global, grad_personal, h, a, gamma, beta, eps, seed, tau, rows_per_part,
+  return cpn_route_backward(grad_global, grad_personal, h, a, gamma, beta, stats, seed, tau, rows_per_part,
                             [&](const CpnRouteBackward& p) { launch(&pfl_cuda_cpn_route_backward, p); });
 }
 

@@ -72,8 +72,7 @@ struct Row {
 };
 
 template <class T>
-__device__ __forceinline__ Row<T> row_of(const RouteSizes& sizes, const CpnRouteInputs& inputs, int64_t row,
-                                         accumulate_t<T>* shared) {
+__device__ __forceinline__ Row<T> row_of(const RouteSizes& sizes, const CpnRouteInputs& inputs, int64_t row) {
   const int64_t client = row / sizes.rows;
   Row<T> result;
   result.features = sizes.features;
@@ -84,7 +83,6 @@ __device__ __forceinline__ Row<T> row_of(const RouteSizes& sizes, const CpnRoute
   result.noisy = inputs.route.seeds != nullptr;
   result.seed = result.noisy ? static_cast<uint64_t>(inputs.route.seeds[client]) : 0;
   result.scale = static_cast<accumulate_t<T>>(1.0 / inputs.route.tau);
-  result.stats = row_stats(result.a, 2 * sizes.features, inputs.eps, shared);
   return result;
 }
 
@@ -132,7 +130,11 @@ __global__ void __launch_bounds__(kThreads) cpn_route_kernel(const CpnRouteForwa
   PFL_SHARED(A, shared, kWarps);
   const int64_t features = p.sizes.features;
   const int64_t start = blockIdx.x * features;
-  const Row<T> row = row_of<T>(p.sizes, p.inputs, blockIdx.x, shared);
+  Row<T> row = row_of<T>(p.sizes, p.inputs, blockIdx.x);
+  row.stats = row_stats(row.a, 2 * features, p.eps, shared);
+  if (threadIdx.x == 0) {
+    static_cast<RowStats<A>*>(p.stats)[blockIdx.x] = row.stats;
+  }
   for (int64_t column = int64_t{threadIdx.x} * kCount; column < features; column += kThreads * kCount) {
     const Logits<T> logits = load_logits(row, column);
     const Pack<T> h = load_pack(static_cast<const T*>(p.inputs.route.h) + start, column, features);
@@ -192,7 +194,8 @@ __global__ void __launch_bounds__(kThreads, kBackwardBlocks) cpn_route_backward_
     const T* grad_global = static_cast<const T*>(p.grad_global) + start;
     const T* grad_personal = static_cast<const T*>(p.grad_personal) + start;
     T* grad_a = static_cast<T*>(p.grad_a) + 2 * start;
-    const Row<T> row = row_of<T>(p.sizes, p.inputs, client_row + r, shared);
+    Row<T> row = row_of<T>(p.sizes, p.inputs, client_row + r);
+    row.stats = static_cast<const RowStats<A>*>(p.stats)[client_row + r];
     A sum = 0, product = 0;
 #pragma unroll 1
     for (int64_t column = int64_t{threadIdx.x} * kCount; column < features; column += kThreads * kCount) {

@@ -11,14 +11,15 @@ struct CpnRouteInputs {
   const void* beta;      // [C, 2K] with row stride beta_stride
   int64_t gamma_stride;  // in elements
   int64_t beta_stride;
-  double eps;
 };
 
 struct CpnRouteForward {
   RouteSizes sizes;
   CpnRouteInputs inputs;
+  double eps;
   void* global_part;    // [C, b, K]
   void* personal_part;  // [C, b, K]
+  void* stats;          // [C, b, 2] mean and 1 / sqrt(var + eps) of each row, in the accumulation type
 };
 
 // The rows of a client are split into parts. Each part has its own sums for gamma and beta, which are then added in the
@@ -26,6 +27,7 @@ struct CpnRouteForward {
 struct CpnRouteBackward {
   RouteSizes sizes;
   CpnRouteInputs inputs;
+  const void* stats;          // [C, b, 2], from the forward
   const void* grad_global;    // [C, b, K]
   const void* grad_personal;  // [C, b, K]
   void* grad_h;               // [C, b, K]

@@ -8,6 +8,7 @@
 //              logits + eps >= tau * log(threshold / (1 - threshold)), which for threshold 1/2 does not depend on tau
 //   selected   z * m
 //   rest       z * (1 - m); in hard mode each value of z goes unchanged to one result and 0 to the other
+//   noisy      logits + eps in float (double for double): the backward needs neither logits nor seed
 //
 //   grad_z      = m * grad_selected + (1 - m) * grad_rest
 //   grad_logits = m_s * (1 - m_s) / tau * z * (grad_selected - grad_rest), in hard mode too (straight-through)
@@ -19,12 +20,21 @@
 
 namespace pfl {
 
-inline void check_gumbel_mask(const char* op, const Tensor& z, const Tensor& logits, const std::optional<Tensor>& seed,
-                              double tau, double threshold) {
+inline void check_gumbel_options(const char* op, double tau, double threshold) {
+  PFL_CHECK(tau >= 1e-30 && tau <= 1e30, op, ": tau must be positive, from 1e-30 to 1e30, got ", tau);
+  PFL_CHECK(threshold > 0 && threshold < 1, op, ": threshold must be between 0 and 1, got ", threshold);
+}
+
+inline void check_like_z(const char* op, const char* name, const Tensor& tensor, const Tensor& z) {
+  check_dtype(op, name, tensor, "z", z);
+  check_device(op, name, tensor, "z", z);
+  check_shape(op, name, tensor, "z", z);
+}
+
+inline void check_gumbel_mask(const char* op, const Tensor& z, const Tensor& logits,
+                              const std::optional<Tensor>& seed) {
   check_float(op, "z", z);
-  check_dtype(op, "logits", logits, "z", z);
-  check_device(op, "logits", logits, "z", z);
-  check_shape(op, "logits", logits, "z", z);
+  check_like_z(op, "logits", logits, z);
   if (seed) {
     check_seed(op, *seed);
     check_device(op, "seed", *seed, "z", z);
@@ -35,8 +45,6 @@ inline void check_gumbel_mask(const char* op, const Tensor& z, const Tensor& log
     PFL_CHECK(is_prefix, op, ": seed must have the leading dimensions of z, ", shape_of(z), ", got shape ",
               shape_of(*seed));
   }
-  PFL_CHECK(tau >= 1e-30 && tau <= 1e30, op, ": tau must be positive, from 1e-30 to 1e30, got ", tau);
-  PFL_CHECK(threshold > 0 && threshold < 1, op, ": threshold must be between 0 and 1, got ", threshold);
 }
 
 // Contiguous values per client with a fixed client stride.
@@ -62,73 +70,55 @@ struct ClientRows {
   }
 };
 
-// Inputs as raw pointers and strides; owns the memory that `mask` points to.
-struct GumbelMaskPlan {
-  GumbelMask mask;
-  ClientRows z, logits;
-  std::optional<Tensor> seeds;
-
-  GumbelMaskPlan(const Tensor& given_z, const Tensor& given_logits, const std::optional<Tensor>& seed, double tau,
-                 double threshold, bool hard)
-      : z(given_z, batch_dims(seed), client_numel(given_z, seed)),
-        logits(given_logits, batch_dims(seed), client_numel(given_z, seed)) {
-    if (seed) {
-      seeds = torch::stable::contiguous(*seed);
-    }
-    mask = {kernel_type(given_z.scalar_type()),
-            seeds ? seeds->numel() : 1,
-            client_numel(given_z, seed),
-            hard,
-            tau * std::log(threshold / (1 - threshold)),
-            1 / tau,
-            seeds ? seeds->const_data_ptr<int64_t>() : nullptr,
-            z.tensor.const_data_ptr(),
-            logits.tensor.const_data_ptr(),
-            z.stride,
-            logits.stride};
-  }
-
- private:
-  static int64_t batch_dims(const std::optional<Tensor>& seed) {
-    return seed ? seed->dim() : 0;
-  }
-  static int64_t client_numel(const Tensor& z, const std::optional<Tensor>& seed) {
-    int64_t numel = 1;
-    for (int64_t d = batch_dims(seed); d < z.dim(); ++d) {
-      numel *= z.size(d);
-    }
-    return numel;
-  }
-};
+inline GumbelMask mask_of(const Tensor& z, double tau, double threshold, bool hard) {
+  return {kernel_type(z.scalar_type()), hard, tau * std::log(threshold / (1 - threshold)), 1 / tau};
+}
 
 template <class Run>
-std::tuple<Tensor, Tensor> gumbel_mask(const Tensor& z, const Tensor& logits, const std::optional<Tensor>& seed,
-                                       double tau, double threshold, bool hard, Run run) {
-  check_gumbel_mask("pfl_fast::gumbel_mask", z, logits, seed, tau, threshold);
-  const GumbelMaskPlan plan(z, logits, seed, tau, threshold, hard);
+std::tuple<Tensor, Tensor, Tensor> gumbel_mask(const Tensor& z, const Tensor& logits, const std::optional<Tensor>& seed,
+                                               double tau, double threshold, bool hard, Run run) {
+  const char* op = "pfl_fast::gumbel_mask";
+  check_gumbel_mask(op, z, logits, seed);
+  check_gumbel_options(op, tau, threshold);
+  const int64_t batch_dims = seed ? seed->dim() : 0;
+  int64_t numel = 1;  // values per client
+  for (int64_t d = batch_dims; d < z.dim(); ++d) {
+    numel *= z.size(d);
+  }
+  const ClientRows zs(z, batch_dims, numel), all_logits(logits, batch_dims, numel);
+  std::optional<Tensor> seeds;
+  if (seed) {
+    seeds = torch::stable::contiguous(*seed);
+  }
   Tensor selected = torch::stable::new_empty(z, z.sizes());
   Tensor rest = torch::stable::new_empty(z, z.sizes());
-  run(GumbelMaskForward{plan.mask, selected.mutable_data_ptr(), rest.mutable_data_ptr()});
-  return {std::move(selected), std::move(rest)};
+  Tensor noisy = torch::stable::new_empty(z, z.sizes(), accumulate_type(z.scalar_type()));
+  run(GumbelMaskForward{mask_of(z, tau, threshold, hard), seeds ? seeds->numel() : 1, numel,
+                        seeds ? seeds->const_data_ptr<int64_t>() : nullptr, zs.tensor.const_data_ptr(),
+                        all_logits.tensor.const_data_ptr(), zs.stride, all_logits.stride, selected.mutable_data_ptr(),
+                        rest.mutable_data_ptr(), noisy.mutable_data_ptr()});
+  return {std::move(selected), std::move(rest), std::move(noisy)};
 }
 
 template <class Run>
 std::tuple<Tensor, Tensor> gumbel_mask_backward(const Tensor& grad_selected, const Tensor& grad_rest, const Tensor& z,
-                                                const Tensor& logits, const std::optional<Tensor>& seed, double tau,
-                                                double threshold, bool hard, Run run) {
+                                                const Tensor& noisy, double tau, double threshold, bool hard, Run run) {
   const char* op = "pfl_fast::gumbel_mask_backward";
-  check_gumbel_mask(op, z, logits, seed, tau, threshold);
-  for (const auto& [name, grad] : {std::make_pair("grad_selected", &grad_selected), {"grad_rest", &grad_rest}}) {
-    check_dtype(op, name, *grad, "z", z);
-    check_device(op, name, *grad, "z", z);
-    check_shape(op, name, *grad, "z", z);
-  }
-  const GumbelMaskPlan plan(z, logits, seed, tau, threshold, hard);
+  check_float(op, "z", z);
+  check_like_z(op, "grad_selected", grad_selected, z);
+  check_like_z(op, "grad_rest", grad_rest, z);
+  const ScalarType sum_type = accumulate_type(z.scalar_type());
+  PFL_CHECK(noisy.scalar_type() == sum_type, op, ": noisy must be ", sum_type, ", got ", noisy.scalar_type());
+  check_device(op, "noisy", noisy, "z", z);
+  check_shape(op, "noisy", noisy, "z", z);
+  check_gumbel_options(op, tau, threshold);
+  const Tensor zs = torch::stable::contiguous(z), all_noisy = torch::stable::contiguous(noisy);
   const Tensor g_selected = torch::stable::contiguous(grad_selected);
   const Tensor g_rest = torch::stable::contiguous(grad_rest);
   Tensor grad_z = torch::stable::new_empty(z, z.sizes());
   Tensor grad_logits = torch::stable::new_empty(z, z.sizes());
-  run(GumbelMaskBackward{plan.mask, g_selected.const_data_ptr(), g_rest.const_data_ptr(), grad_z.mutable_data_ptr(),
+  run(GumbelMaskBackward{mask_of(z, tau, threshold, hard), z.numel(), zs.const_data_ptr(), all_noisy.const_data_ptr(),
+                         g_selected.const_data_ptr(), g_rest.const_data_ptr(), grad_z.mutable_data_ptr(),
                          grad_logits.mutable_data_ptr()});
   return {std::move(grad_z), std::move(grad_logits)};
 }

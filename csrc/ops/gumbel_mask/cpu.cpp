@@ -7,24 +7,24 @@ namespace {
 constexpr int64_t kTilesPerThread = 32;  // with fewer, waking a thread costs more than it saves
 
 template <class Problem>
-void run(void (*kernel)(const Problem&, int64_t, int64_t), const Problem& problem) {
-  const int64_t tiles = problem.mask.clients * gumbel_tiles_per_client(problem.mask.numel);
+void run(void (*kernel)(const Problem&, int64_t, int64_t), const Problem& problem, int64_t tiles) {
   torch::stable::parallel_for(0, tiles, kTilesPerThread,
                               [&](int64_t begin, int64_t end) { kernel(problem, begin, end); });
 }
 
-std::tuple<Tensor, Tensor> gumbel_mask_cpu(Tensor z, Tensor logits, std::optional<Tensor> seed, double tau,
-                                           double threshold, bool hard) {
-  return gumbel_mask(z, logits, seed, tau, threshold, hard,
-                     [](const GumbelMaskForward& problem) { run(PFL_CPU_KERNEL(gumbel_mask_forward), problem); });
+std::tuple<Tensor, Tensor, Tensor> gumbel_mask_cpu(Tensor z, Tensor logits, std::optional<Tensor> seed, double tau,
+                                                   double threshold, bool hard) {
+  return gumbel_mask(z, logits, seed, tau, threshold, hard, [](const GumbelMaskForward& problem) {
+    run(PFL_CPU_KERNEL(gumbel_mask_forward), problem, problem.clients * gumbel_tiles(problem.numel));
+  });
 }
 
-std::tuple<Tensor, Tensor> gumbel_mask_backward_cpu(Tensor grad_selected, Tensor grad_rest, Tensor z, Tensor logits,
-                                                    std::optional<Tensor> seed, double tau, double threshold,
-                                                    bool hard) {
-  return gumbel_mask_backward(
-      grad_selected, grad_rest, z, logits, seed, tau, threshold, hard,
-      [](const GumbelMaskBackward& problem) { run(PFL_CPU_KERNEL(gumbel_mask_backward), problem); });
+std::tuple<Tensor, Tensor> gumbel_mask_backward_cpu(Tensor grad_selected, Tensor grad_rest, Tensor z, Tensor noisy,
+                                                    double tau, double threshold, bool hard) {
+  return gumbel_mask_backward(grad_selected, grad_rest, z, noisy, tau, threshold, hard,
+                              [](const GumbelMaskBackward& problem) {
+                                run(PFL_CPU_KERNEL(gumbel_mask_backward), problem, gumbel_tiles(problem.numel));
+                              });
 }
 
 }  // namespace

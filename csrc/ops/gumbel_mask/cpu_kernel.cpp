@@ -1,51 +1,15 @@
 // CPU kernels of `gumbel_mask`, compiled once per instruction set into namespace PFL_CAPABILITY. Each step is one
-// simple loop over a tile, so the compiler vectorises every step.
+// simple loop over a tile, so the compiler vectorises every step. The steps are compiled for float and double only;
+// half types are converted tile by tile.
 #include "ops/gumbel_mask/problem.h"
 
-#include "common/elementary.h"
-#include "cpu/simd/convert.h"
-#include "cpu/simd/noise.h"
+#include "cpu/simd/rows.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
 namespace {
 
 constexpr int64_t kTile = kGumbelTile;
-
-// At most kTile values of one client.
-struct Tile {
-  int64_t client;
-  int64_t begin;  // offset in the client's values
-  int64_t count;
-};
-
-Tile find_tile(const GumbelMask& mask, int64_t index) {
-  const int64_t per_client = gumbel_tiles_per_client(mask.numel);
-  const int64_t begin = index % per_client * kTile;
-  const int64_t left = mask.numel - begin;
-  return {index / per_client, begin, left < kTile ? left : kTile};
-}
-
-// Where results in the accumulation type are written: the row itself if it has that type, else the buffer.
-inline double* stage(double* row, double*) {
-  return row;
-}
-inline float* stage(float* row, float*) {
-  return row;
-}
-template <class T>
-float* stage(T*, float* buffer) {
-  return buffer;
-}
-// Rounds the buffer to the type of the row.
-inline void unstage(const double*, int64_t, double*) {
-}
-inline void unstage(const float*, int64_t, float*) {
-}
-template <class T>
-void unstage(const float* values, int64_t count, T* row) {
-  narrow(values, count, row);
-}
 
 template <class A>
 void add_logistic_noise(const A* __restrict logits, const float* __restrict uniform, int64_t count, A* __restrict out) {
@@ -106,82 +70,71 @@ void mask_gradient(const A* __restrict g_selected, const A* __restrict g_rest, c
   }
 }
 
-// A tile of z and of logits + noise, with the buffers they may point to.
-template <class T>
-struct Inputs {
-  using A = accumulate_t<T>;
-  A z_buffer[kTile], noisy_buffer[kTile], logits_buffer[kTile];
-  float uniform[kTile];
-  const A* z;
-  const A* noisy;
-
-  Inputs(const GumbelMask& mask, const Tile& tile) {
-    z = widen(static_cast<const T*>(mask.z) + tile.client * mask.z_stride + tile.begin, tile.count, z_buffer);
-    noisy = widen(static_cast<const T*>(mask.logits) + tile.client * mask.logits_stride + tile.begin, tile.count,
-                  logits_buffer);
-    if (mask.seeds) {
-      uniforms(static_cast<uint64_t>(mask.seeds[tile.client]), static_cast<uint64_t>(tile.begin), tile.count, uniform);
-      add_logistic_noise(noisy, uniform, tile.count, noisy_buffer);
-      noisy = noisy_buffer;
-    }
-  }
-};
-
-template <class T>
+template <class A>
 void forward(const GumbelMaskForward& p, int64_t begin, int64_t end) {
-  using A = accumulate_t<T>;
-  A selected_buffer[kTile], rest_buffer[kTile], soft[kTile];
+  const Float dtype = p.mask.dtype;
+  const int64_t per_client = gumbel_tiles(p.numel);
+  A z_buffer[kTile], logits_buffer[kTile], selected_buffer[kTile], rest_buffer[kTile], soft[kTile];
+  float uniform[kTile];
   for (int64_t index = begin; index < end; ++index) {
-    const Tile tile = find_tile(p.mask, index);
-    const Inputs<T> in(p.mask, tile);
-    T* const selected_row = static_cast<T*>(p.selected) + tile.client * p.mask.numel + tile.begin;
-    T* const rest_row = static_cast<T*>(p.rest) + tile.client * p.mask.numel + tile.begin;
-    A* const selected = stage(selected_row, selected_buffer);
-    A* const rest = stage(rest_row, rest_buffer);
-    if (p.mask.hard) {
-      split_hard(in.z, in.noisy, static_cast<A>(p.mask.logit_threshold), tile.count, selected, rest);
+    const int64_t client = index / per_client, first = index % per_client * kTile;
+    const int64_t count = p.numel - first < kTile ? p.numel - first : kTile, start = client * p.numel + first;
+    const A* z = widen(dtype, p.z, client * p.z_stride + first, count, z_buffer);
+    const A* logits = widen(dtype, p.logits, client * p.logits_stride + first, count, logits_buffer);
+    A* const noisy = static_cast<A*>(p.noisy) + start;
+    if (p.seeds) {
+      uniforms(static_cast<uint64_t>(p.seeds[client]), static_cast<uint64_t>(first), count, uniform);
+      add_logistic_noise(logits, uniform, count, noisy);
     } else {
-      soft_mask(in.noisy, static_cast<A>(p.mask.inverse_tau), tile.count, soft);
-      split_soft(in.z, soft, tile.count, selected, rest);
+      narrow(logits, count, noisy);
     }
-    unstage(selected, tile.count, selected_row);
-    unstage(rest, tile.count, rest_row);
+    A* const selected = wide_row(dtype, p.selected, start, selected_buffer);
+    A* const rest = wide_row(dtype, p.rest, start, rest_buffer);
+    if (p.mask.hard) {
+      split_hard(z, noisy, static_cast<A>(p.mask.logit_threshold), count, selected, rest);
+    } else {
+      soft_mask(noisy, static_cast<A>(p.mask.inverse_tau), count, soft);
+      split_soft(z, soft, count, selected, rest);
+    }
+    round_row(dtype, selected, count, p.selected, start);
+    round_row(dtype, rest, count, p.rest, start);
   }
 }
 
-template <class T>
+template <class A>
 void backward(const GumbelMaskBackward& p, int64_t begin, int64_t end) {
-  using A = accumulate_t<T>;
-  A g_selected_buffer[kTile], g_rest_buffer[kTile], grad_z_buffer[kTile], grad_logits_buffer[kTile], soft[kTile];
+  const Float dtype = p.mask.dtype;
   const A inverse_tau = static_cast<A>(p.mask.inverse_tau);
-  for (int64_t index = begin; index < end; ++index) {
-    const Tile tile = find_tile(p.mask, index);
-    const Inputs<T> in(p.mask, tile);
-    const int64_t offset = tile.client * p.mask.numel + tile.begin;
-    const A* g_selected = widen(static_cast<const T*>(p.grad_selected) + offset, tile.count, g_selected_buffer);
-    const A* g_rest = widen(static_cast<const T*>(p.grad_rest) + offset, tile.count, g_rest_buffer);
-    A* const grad_z = stage(static_cast<T*>(p.grad_z) + offset, grad_z_buffer);
-    A* const grad_logits = stage(static_cast<T*>(p.grad_logits) + offset, grad_logits_buffer);
-    soft_mask(in.noisy, inverse_tau, tile.count, soft);
+  A z_buffer[kTile], g_selected_buffer[kTile], g_rest_buffer[kTile], grad_z_buffer[kTile], grad_logits_buffer[kTile];
+  A soft[kTile];
+  for (int64_t start = begin * kTile; start < end * kTile; start += kTile) {
+    const int64_t count = p.numel - start < kTile ? p.numel - start : kTile;
+    const A* z = widen(dtype, p.z, start, count, z_buffer);
+    const A* g_selected = widen(dtype, p.grad_selected, start, count, g_selected_buffer);
+    const A* g_rest = widen(dtype, p.grad_rest, start, count, g_rest_buffer);
+    const A* noisy = static_cast<const A*>(p.noisy) + start;
+    A* const grad_z = wide_row(dtype, p.grad_z, start, grad_z_buffer);
+    A* const grad_logits = wide_row(dtype, p.grad_logits, start, grad_logits_buffer);
+    soft_mask(noisy, inverse_tau, count, soft);
     if (p.mask.hard) {
-      choose_hard(g_selected, g_rest, in.noisy, static_cast<A>(p.mask.logit_threshold), tile.count, grad_z);
+      choose_hard(g_selected, g_rest, noisy, static_cast<A>(p.mask.logit_threshold), count, grad_z);
     } else {
-      blend_soft(g_selected, g_rest, soft, tile.count, grad_z);
+      blend_soft(g_selected, g_rest, soft, count, grad_z);
     }
-    mask_gradient(g_selected, g_rest, in.z, soft, inverse_tau, tile.count, grad_logits);
-    unstage(grad_z, tile.count, static_cast<T*>(p.grad_z) + offset);
-    unstage(grad_logits, tile.count, static_cast<T*>(p.grad_logits) + offset);
+    mask_gradient(g_selected, g_rest, z, soft, inverse_tau, count, grad_logits);
+    round_row(dtype, grad_z, count, p.grad_z, start);
+    round_row(dtype, grad_logits, count, p.grad_logits, start);
   }
 }
 
 }  // namespace
 
 void gumbel_mask_forward(const GumbelMaskForward& p, int64_t begin, int64_t end) {
-  with_type(p.mask.dtype, [&](auto type) { forward<decltype(type)>(p, begin, end); });
+  p.mask.dtype == Float::kDouble ? forward<double>(p, begin, end) : forward<float>(p, begin, end);
 }
 
 void gumbel_mask_backward(const GumbelMaskBackward& p, int64_t begin, int64_t end) {
-  with_type(p.mask.dtype, [&](auto type) { backward<decltype(type)>(p, begin, end); });
+  p.mask.dtype == Float::kDouble ? backward<double>(p, begin, end) : backward<float>(p, begin, end);
 }
 
 }  // namespace PFL_CAPABILITY

@@ -47,14 +47,44 @@ __device__ __forceinline__ void store_run(T* row, int64_t column, int64_t numel,
   }
 }
 
+// Values in the accumulation type.
+template <class T>
+__device__ __forceinline__ Run<T> load_wide(const accumulate_t<T>* row, int64_t column, int64_t numel) {
+  using Wide = Pack<accumulate_t<T>>;
+  Run<T> run;
+#pragma unroll
+  for (int first = 0; first < kValues<T>; first += Wide::kCount) {
+    const Wide pack = load_pack(row, column + first, numel);
+#pragma unroll
+    for (int i = 0; i < Wide::kCount; ++i) {
+      run.values[first + i] = pack.values[i];
+    }
+  }
+  return run;
+}
+
+template <class T>
+__device__ __forceinline__ void store_wide(accumulate_t<T>* row, int64_t column, int64_t numel, const Run<T>& run) {
+  using Wide = Pack<accumulate_t<T>>;
+#pragma unroll
+  for (int first = 0; first < kValues<T>; first += Wide::kCount) {
+    Wide pack;
+#pragma unroll
+    for (int i = 0; i < Wide::kCount; ++i) {
+      pack.values[i] = run.values[first + i];
+    }
+    store_pack(row, column + first, numel, pack);
+  }
+}
+
 // First value of a thread; threads past the last client return.
 template <class T>
 struct Position {
   int64_t client;
   int64_t column;
 
-  __device__ __forceinline__ Position(const GumbelMask& mask) {
-    const int64_t runs = (mask.numel + kValues<T> - 1) / kValues<T>;
+  __device__ __forceinline__ explicit Position(int64_t numel) {
+    const int64_t runs = (numel + kValues<T> - 1) / kValues<T>;
     const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
     client = index / runs;
     column = index % runs * kValues<T>;
@@ -62,16 +92,11 @@ struct Position {
 };
 
 template <class T>
-__device__ __forceinline__ Run<T> load_z(const GumbelMask& mask, const Position<T>& at) {
-  return load_run(static_cast<const T*>(mask.z) + at.client * mask.z_stride, at.column, mask.numel);
-}
-
-template <class T>
-__device__ __forceinline__ Run<T> load_noisy_logits(const GumbelMask& mask, const Position<T>& at) {
+__device__ __forceinline__ Run<T> noisy_logits(const GumbelMaskForward& p, const Position<T>& at) {
   using A = accumulate_t<T>;
-  Run<T> noisy = load_run(static_cast<const T*>(mask.logits) + at.client * mask.logits_stride, at.column, mask.numel);
-  if (mask.seeds) {
-    const uint64_t seed = static_cast<uint64_t>(mask.seeds[at.client]);
+  Run<T> noisy = load_run(static_cast<const T*>(p.logits) + at.client * p.logits_stride, at.column, p.numel);
+  if (p.seeds) {
+    const uint64_t seed = static_cast<uint64_t>(p.seeds[at.client]);
 #pragma unroll
     for (int first = 0; first < kValues<T>; first += 4) {
       const Philox bits = philox(seed, static_cast<uint64_t>((at.column + first) / 4));
@@ -88,12 +113,12 @@ __device__ __forceinline__ Run<T> load_noisy_logits(const GumbelMask& mask, cons
 template <class T>
 __global__ void __launch_bounds__(kThreads) gumbel_mask_kernel(const GumbelMaskForward p) {
   using A = accumulate_t<T>;
-  const Position<T> at(p.mask);
-  if (at.client >= p.mask.clients) {
+  const Position<T> at(p.numel);
+  if (at.client >= p.clients) {
     return;
   }
-  const Run<T> z = load_z<T>(p.mask, at);
-  const Run<T> noisy = load_noisy_logits<T>(p.mask, at);
+  const Run<T> z = load_run(static_cast<const T*>(p.z) + at.client * p.z_stride, at.column, p.numel);
+  const Run<T> noisy = noisy_logits<T>(p, at);
   Run<T> selected, rest;
 #pragma unroll
   for (int i = 0; i < kValues<T>; ++i) {
@@ -108,23 +133,23 @@ __global__ void __launch_bounds__(kThreads) gumbel_mask_kernel(const GumbelMaskF
       rest.values[i] = value * (A(1) - soft);
     }
   }
-  const int64_t row = at.client * p.mask.numel;
-  store_run(static_cast<T*>(p.selected) + row, at.column, p.mask.numel, selected);
-  store_run(static_cast<T*>(p.rest) + row, at.column, p.mask.numel, rest);
+  const int64_t row = at.client * p.numel;
+  store_run(static_cast<T*>(p.selected) + row, at.column, p.numel, selected);
+  store_run(static_cast<T*>(p.rest) + row, at.column, p.numel, rest);
+  store_wide(static_cast<A*>(p.noisy) + row, at.column, p.numel, noisy);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) gumbel_mask_backward_kernel(const GumbelMaskBackward p) {
   using A = accumulate_t<T>;
-  const Position<T> at(p.mask);
-  if (at.client >= p.mask.clients) {
+  const int64_t column = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kValues<T>;
+  if (column >= p.numel) {
     return;
   }
-  const int64_t row = at.client * p.mask.numel;
-  const Run<T> z = load_z<T>(p.mask, at);
-  const Run<T> noisy = load_noisy_logits<T>(p.mask, at);
-  const Run<T> g_selected = load_run(static_cast<const T*>(p.grad_selected) + row, at.column, p.mask.numel);
-  const Run<T> g_rest = load_run(static_cast<const T*>(p.grad_rest) + row, at.column, p.mask.numel);
+  const Run<T> z = load_run(static_cast<const T*>(p.z), column, p.numel);
+  const Run<T> noisy = load_wide<T>(static_cast<const A*>(p.noisy), column, p.numel);
+  const Run<T> g_selected = load_run(static_cast<const T*>(p.grad_selected), column, p.numel);
+  const Run<T> g_rest = load_run(static_cast<const T*>(p.grad_rest), column, p.numel);
   Run<T> grad_z, grad_logits;
 #pragma unroll
   for (int i = 0; i < kValues<T>; ++i) {
@@ -136,29 +161,29 @@ __global__ void __launch_bounds__(kThreads) gumbel_mask_backward_kernel(const Gu
     const A derivative = soft * (A(1) - soft) * inverse_tau;
     grad_logits.values[i] = derivative * (z.values[i] * (left - right));
   }
-  store_run(static_cast<T*>(p.grad_z) + row, at.column, p.mask.numel, grad_z);
-  store_run(static_cast<T*>(p.grad_logits) + row, at.column, p.mask.numel, grad_logits);
+  store_run(static_cast<T*>(p.grad_z), column, p.numel, grad_z);
+  store_run(static_cast<T*>(p.grad_logits), column, p.numel, grad_logits);
 }
 
 template <class T>
-dim3 grid_for(const GumbelMask& mask) {
-  const int64_t threads = mask.clients * ((mask.numel + kValues<T> - 1) / kValues<T>);
+dim3 grid_for(int64_t clients, int64_t numel) {
+  const int64_t threads = clients * ((numel + kValues<T> - 1) / kValues<T>);
   return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads));
 }
 
 template <class T>
 void launch(const GumbelMaskForward& p, cudaStream_t stream) {
-  PFL_LAUNCH(gumbel_mask_kernel<T>, grid_for<T>(p.mask), dim3(kThreads), 0, stream, p);
+  PFL_LAUNCH(gumbel_mask_kernel<T>, grid_for<T>(p.clients, p.numel), dim3(kThreads), 0, stream, p);
 }
 
 template <class T>
 void launch(const GumbelMaskBackward& p, cudaStream_t stream) {
-  PFL_LAUNCH(gumbel_mask_backward_kernel<T>, grid_for<T>(p.mask), dim3(kThreads), 0, stream, p);
+  PFL_LAUNCH(gumbel_mask_backward_kernel<T>, grid_for<T>(1, p.numel), dim3(kThreads), 0, stream, p);
 }
 
 template <class Problem>
-int dispatch(const Problem& p, void* on) {
-  if (p.mask.clients * p.mask.numel == 0) {
+int dispatch(const Problem& p, int64_t numel, void* on) {
+  if (numel == 0) {
     return 0;
   }
   const cudaStream_t stream = static_cast<cudaStream_t>(on);
@@ -170,9 +195,9 @@ int dispatch(const Problem& p, void* on) {
 }  // namespace pfl
 
 int pfl_cuda_gumbel_mask(const pfl::GumbelMaskForward* problem, void* stream) {
-  return pfl::dispatch(*problem, stream);
+  return pfl::dispatch(*problem, problem->clients * problem->numel, stream);
 }
 
 int pfl_cuda_gumbel_mask_backward(const pfl::GumbelMaskBackward* problem, void* stream) {
-  return pfl::dispatch(*problem, stream);
+  return pfl::dispatch(*problem, problem->numel, stream);
 }
