@@ -53,8 +53,8 @@ bench-check: setup ## whether speed was lost since it was last recorded on this 
 cuda-report: setup ## registers, spills, occupancy and memory traffic of the CUDA kernels, into bench/cuda_report.md
 	@$(BIN)/python -m bench.cuda_report
 
-mutants: setup ## mutation testing of the CUDA kernels under emulation (KERNEL=aggregate: only one)
-	@$(BIN)/python -m tests.emulation.mutants $(KERNEL)
+mutants: setup ## mutation testing of the kernels, hours (KERNEL=mix SAMPLE=12: minutes; WRITE=1: into bench/mutants.md)
+	@$(BIN)/python -m tests.mutation $(KERNEL) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(WRITE),--write)
 
 sanitize: setup ## the operator tests with AddressSanitizer, UBSan and ThreadSanitizer, on every instruction set
 	@$(BIN)/python -m tests.sanitize

@@ -14,13 +14,6 @@ from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
 OPERATOR = "aggregate"
-EQUIVALENT = {
-    "m <= kMixtures": "the guard inside the loop skips it",
-    "tile <= tiles": "a tile past the end has no columns",
-    "first <= shape.mixtures": "a group of mixtures past the end is empty",
-    "first <= sizes.tensors": "a tensor list past the end is empty and not launched",
-    "value - value >= 0": "no comparison with NaN holds",
-}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

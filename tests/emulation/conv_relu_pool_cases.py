@@ -13,10 +13,6 @@ from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
 OPERATOR = "conv_relu_pool"
-EQUIVALENT = {
-    "tap <= kMaxKernel": "no kernel has that many taps in a row",
-    "if (tap <= k) {": "one tap more is summed and not stored",
-}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

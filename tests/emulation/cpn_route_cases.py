@@ -14,7 +14,6 @@ from tests.emulation.harness import Call
 from tests.emulation.route_cases import shifted
 
 OPERATOR = "cpn_route"
-EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

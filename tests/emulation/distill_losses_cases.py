@@ -13,7 +13,6 @@ from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
 OPERATOR = "distill_losses"
-EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

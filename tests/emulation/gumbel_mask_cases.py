@@ -14,7 +14,6 @@ from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
 OPERATOR = "gumbel_mask"
-EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -49,6 +48,7 @@ CASES = [
     ],
     *[Case(f"no noise {hard}", numel=67, noise=False, hard=hard, threshold=0.7) for hard in (True, False)],
     *[Case(f"large logits {dtype}", dtype, numel=67, hard=False, tau=1e-3, scale=80.0) for dtype in TYPES],
+    Case("logits at the threshold", noise=False, scale=0.0),
     Case("no values", clients=3, numel=0),
     Case("no clients", clients=0, numel=5),
     Case("misaligned", clients=2, numel=64, shift=1),

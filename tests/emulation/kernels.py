@@ -1,7 +1,7 @@
 """All kernels that run under emulation: the modules ``*_cases.py`` in this folder, one per operator.
 
-A module defines OPERATOR (its folder in csrc/ops), CASES, TYPICAL (cases of the memory traffic report), EQUIVALENT
-(mutants that cannot change behaviour, with the reason) and Problem(case, seed), which has ``calls`` and ``check()``.
+A module defines OPERATOR (its folder in csrc/ops), CASES, TYPICAL (cases of the memory traffic report) and
+Problem(case, seed), which has ``calls`` and ``check()``.
 """
 
 import importlib

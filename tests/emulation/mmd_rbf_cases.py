@@ -12,11 +12,6 @@ from pfl_fast.testing import assert_close
 from tests.emulation.harness import Call
 
 OPERATOR = "mmd_rbf"
-EQUIVALENT = {
-    "blockIdx.z >= blockIdx.y": "a tile on the diagonal then writes its own values twice",
-    "begin <= p.features": "features past the end are zeros",
-    "begin <= b": "no pairs past the end",
-}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 FEDCP = (10.0, 15.0, 20.0, 50.0)
 

@@ -12,11 +12,6 @@ from pfl_fast.testing import assert_close
 from tests.emulation.harness import Call
 
 OPERATOR = "orthogonal_project"
-EQUIVALENT = {
-    "begin <= space.rank": "no columns past the end",
-    "first <= space.rank": "no columns past the end",
-    "begin <= sizes.features": "no features past the end",
-}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

@@ -11,7 +11,6 @@ from pfl_fast.testing import same_bits
 from tests.emulation.harness import Call
 
 OPERATOR = "philox_uniform"
-EQUIVALENT: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
 OPERATOR = "route"
-EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -37,6 +36,7 @@ CASES = [
         for noisy in (False, True)
     ],
     *[Case(f"more than a block {dtype}", dtype, 1, 5, 523, tau=0.5) for dtype in TYPES],
+    Case("whole packs in a whole block", clients=1, rows=64, features=16),
     Case("several clients", clients=5, rows=11, features=12),
     *[Case(f"misaligned {dtype}", dtype, features=64, shift=1) for dtype in TYPES],
     Case("no clients", clients=0),

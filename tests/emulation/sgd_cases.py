@@ -14,9 +14,6 @@ from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
 
 OPERATOR = "sgd"
-EQUIVALENT: dict[str, str] = {
-    "first <= p.tensors": "a tensor list past the end is empty and not launched",
-}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 EVERYTHING = {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True, "proximal": 0.5}
 

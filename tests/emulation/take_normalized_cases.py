@@ -11,7 +11,6 @@ from pfl_fast.testing import same_bits
 from tests.emulation.harness import Call
 
 OPERATOR = "take_normalized"
-EQUIVALENT: dict[str, str] = {}
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 

@@ -37,6 +37,7 @@ def make(dtype: torch.dtype, shape: tuple[int, ...], seed: Any = 7) -> tuple[Ten
 
 def samples(dtype: torch.dtype) -> list[Sample]:
     soft = {"hard": False}
+    z, _, seed = make(dtype, (3, 5))
     return [
         Sample("soft", make(dtype, (3, 5)), {**soft, "tau": 0.7}),
         Sample("soft, one value", make(dtype, ()), soft),
@@ -47,6 +48,7 @@ def samples(dtype: torch.dtype) -> list[Sample]:
         Sample("hard, clients, primes and more than one tile", make(dtype, (3, 7, 149), [5, 2**62, 6]), {"tau": 10.0}),
         Sample("hard, more than a thread's share", make(dtype, (64, 512)), {"threshold": 0.8, "tau": 0.5}),
         Sample("hard, no noise", make(dtype, (11, 67)), {"noise": False, "threshold": 0.3}),
+        Sample("hard, logits at the threshold", (z, torch.zeros_like(z), seed), {"noise": False}),
     ]
 
 

@@ -13,13 +13,14 @@ from tests.ops.operators import both_implementations
 
 @both_implementations
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_nonfinite_values_are_counted_per_client(implementation, dtype):
+@pytest.mark.parametrize("weights", [(3,), (20, 3)])
+def test_nonfinite_values_are_counted_per_client(implementation, dtype, weights):
     a, b = torch.zeros(3, 5000, dtype=dtype), torch.zeros(3, 2, 2, dtype=dtype)
     a[1, 4999] = b[1, 0, 0] = float("nan")
     a[2, :7] = -float("inf")
     a[0] = torch.finfo(dtype).max  # the largest finite value
     with ops.use(implementation):
-        _, counts = ops.aggregate_checked([a, b], torch.ones(3))
+        _, counts = ops.aggregate_checked([a, b], torch.ones(weights))
     assert counts.tolist() == [0, 2, 7]
 
 

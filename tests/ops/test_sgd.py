@@ -76,6 +76,9 @@ def strided(kind):
     if kind == "columns of a block":
         block = torch.randn(5, 40)
         return block, block[:, 3:30]
+    if kind == "whole tiles of a block":
+        block = torch.randn(3, 4100)
+        return block, block[:, 2:4098]
     if kind == "channels last":
         block = torch.randn(4, 6, 5, 3)
         return block, block.permute(0, 3, 1, 2)
@@ -90,8 +93,8 @@ def strided(kind):
 
 
 KINDS = [
-    *("rows of a block", "every second row", "columns of a block", "channels last", "slice of channels last"),
-    *("transposed", "every third column"),
+    *("rows of a block", "every second row", "columns of a block", "whole tiles of a block", "channels last"),
+    *("slice of channels last", "transposed", "every third column"),
 ]
 
 
@@ -103,8 +106,9 @@ def test_views_are_updated_and_nothing_else(kind, like_params, implementation):
     buffer_block, buffer = strided(kind)
     before, buffer_before = block.clone(), buffer_block.clone()
     plain, plain_buffer = param.clone(memory_format=torch.contiguous_format), buffer.contiguous().clone()
+    # Rows are updated in place if all tensors have them; an expanded center has no rows.
     grad = strided(kind)[1] if like_params else torch.randn(param.shape)
-    center = torch.randn(()).expand(param.shape)
+    center = strided(kind)[1] if like_params else torch.randn(()).expand(param.shape)
     settings = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "proximal": 0.3}
     with ops.use(implementation):
         ops.sgd_([param], [grad], [buffer], [center], **settings)
