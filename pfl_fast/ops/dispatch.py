@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend
@@ -22,6 +21,7 @@ _traced = "cpu"  # type of device that the meta device stands for
 def runs_kernel(op: str, tensor: Tensor) -> bool:
     """Returns whether modules run the native kernel of ``op`` on the device of ``tensor``, or else plain PyTorch.
 
+    >>> import torch
     >>> runs_kernel("conv_relu_pool", torch.zeros(1))
     True
     """
