@@ -29,6 +29,11 @@ def uses_native() -> bool:
     return NATIVE.available and _chosen != "reference"
 
 
+def chosen() -> str:
+    """Returns what :func:`use` selected, ``"native"`` or ``"reference"``; ``"auto"`` outside of it."""
+    return _chosen
+
+
 def has_kernel(op: str, device_type: str) -> bool:
     """Returns whether the native library has a kernel of ``op`` for a type of device."""
     return device_type in {"cpu", "meta"} or (device_type == "cuda" and f"pfl_fast::{op}" in _CUDA_KERNELS)
