@@ -24,7 +24,10 @@ from tests.device.ghost.build import runtime_name
 from tests.engine.small_experiments import partition_of
 
 SHAPE, CLASSES, BATCH, TESTS = (1, 28, 28), 10, 10, 20
-FIGURES = ("launches", "synchronisations", "bytes to device", "bytes to host", "peak bytes")
+FIGURES = (
+    *("launches", "synchronisations", "copies to device", "copies to host", "bytes to device", "bytes to host"),
+    *("bytes between devices", "changes of the device", "peak bytes"),
+)
 
 
 def load_operators() -> None:
