@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "options": {"errors"},
     "randomness": set(),
     "transfer": set(),
-    "native": {"paths"},
+    "native": {"atomic", "paths"},
     "ops": {"native"},
     "nn": {"ops"},
     "testing": set(),
