@@ -22,6 +22,14 @@ def pytest_report_header():
     return f"CPU kernels: {found}"
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Says which CPU kernels ran the operator contract in tests/ops/test_instruction_sets.py."""
+    reports = [r for outcome in ("passed", "failed") for r in terminalreporter.stats.get(outcome, [])]
+    ran = sorted(r.nodeid.split("[")[1].rstrip("]") for r in reports if "::test_contract_holds[" in r.nodeid)
+    if ran:
+        terminalreporter.write_line(f"CPU kernels that ran the operator contract: {', '.join(ran)}")
+
+
 def pytest_collection_modifyitems(items):
     """Skips tests marked ``cuda`` without a GPU; marks some tests of every file ``fast``, for ``make test-fast``."""
     groups = defaultdict(list)

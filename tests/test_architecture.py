@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "errors": set(),
     "options": {"errors"},
     "randomness": set(),
-    "native": {"paths"},
+    "native": {"atomic", "paths"},
     "ops": {"native"},
     "nn": {"ops"},
     "testing": set(),

@@ -18,7 +18,7 @@ from pfl_fast import __version__
 from pfl_fast.errors import DataError
 
 CHUNK = 1 << 18
-Progress = Callable[[int, int | None], None]
+OnProgress = Callable[[int, int | None], None]
 
 
 class _TemporaryError(Exception):
@@ -49,7 +49,7 @@ def fetch(
     *,
     checksum: str | None,
     limit: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     tries: int = 4,
     wait: float = 0.5,
     timeout: float = 30.0,
@@ -99,7 +99,7 @@ def fetch(
 
 
 def _download(
-    url: str, part: Path, limit: int | None, progress: Progress | None, tries: int, wait: float, timeout: float
+    url: str, part: Path, limit: int | None, progress: OnProgress | None, tries: int, wait: float, timeout: float
 ) -> None:
     left = tries
     while True:
@@ -114,7 +114,7 @@ def _download(
             time.sleep(wait * 2 ** (tries - 1 - left))
 
 
-def _attempt(url: str, part: Path, limit: int | None, progress: Progress | None, timeout: float) -> None:
+def _attempt(url: str, part: Path, limit: int | None, progress: OnProgress | None, timeout: float) -> None:
     """Downloads the rest of the file, or all of it if the server cannot resume."""
     have = _size(part)
     headers = {"User-Agent": f"pfl-fast/{__version__}", "Accept-Encoding": "identity"}
@@ -152,7 +152,7 @@ def _save(
     start: int,
     total: int | None,
     limit: int | None,
-    progress: Progress | None,
+    progress: OnProgress | None,
 ) -> None:
     done = start
     with part.open("ab" if start else "wb") as file:

@@ -91,9 +91,11 @@ def _title(partition: Partition, largest: int) -> str:
     return ", ".join(parts) + f"\nlargest bubble {largest} samples, hash {partition.hash}"
 
 
-def _ticks(count: int, cell: float, room: float) -> list[int]:
-    """Returns every n-th number, so that labels have ``room`` inches each."""
-    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, count + 1) if step * cell >= room or step > count)
+def _ticks(count: int, cell: float, inches: float) -> list[int]:
+    """Returns every n-th number, so that labels are at least ``inches`` apart."""
+    step = next(
+        step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, count + 1) if step * cell >= inches or step > count
+    )
     return list(range(0, count, step))
 
 

@@ -101,7 +101,7 @@ def _check(
     weight_decay: float,
     nesterov: bool,
     proximal: float,
-    first_step: bool,  # noqa: ARG001 called by position
+    first_step: bool,
 ) -> None:
     """Raises if an argument violates the contract in csrc/ops/sgd/contract.h."""
     expect(OP, 0 <= lr < math.inf, f"lr must be finite and not negative, got {lr}")

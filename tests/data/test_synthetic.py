@@ -71,8 +71,8 @@ def accuracies(data, epochs=3):
             for rows in train[torch.randperm(len(train))].split(50):
                 loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
                 parameters = list(model.parameters())
-                for parameter, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                    parameter.data -= 0.2 * slope
+                for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                    parameter.data -= 0.2 * gradient
             with torch.no_grad():
                 result.append((model(x[test]).argmax(1) == y[test]).float().mean().item())
     return result

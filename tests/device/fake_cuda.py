@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pfl_fast.engine.executors import Executor
-from pfl_fast.ops import backend
+from pfl_fast.ops import backend, dispatch
 
 READ_VALUE = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}  # the host waits for a value
 # The host waits for the size of the result.
@@ -232,6 +232,7 @@ def install(monkeypatch, count):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *kind: kind != ("meta",) and autocast(*kind))
     # CPU kernels compute the values, whatever the library was compiled with.
     monkeypatch.setattr(backend, "has_kernel", lambda _op, _device_type: True)
+    monkeypatch.setattr(dispatch, "_traced", "cuda")  # under vmap a fake tensor is a meta tensor
     on_idle_worker = Executor.on_idle_worker
 
     def inside(self, work, unit):

@@ -98,7 +98,7 @@ class UserMetric:
 
 
 def find_metrics(names: Iterable[str], log: Callable[[str], None] = print) -> dict[str, Metric]:
-    """Returns the metrics of a run by name: those of every run, and the requested ones.
+    """Returns the metrics of a run by name: accuracy, loss and AUC, and the requested ones.
 
     Args:
         names: keys of :data:`METRICS`, or ``"module:function"``, recorded under the function's name.

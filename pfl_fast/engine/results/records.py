@@ -150,8 +150,9 @@ def keep_bests(bests: Bests, record: RoundRecord) -> None:
 
 
 def summarise_run(records: Sequence[Mapping[str, Any]], bests: Bests, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns best, last and mean of the last five of each accuracy over evaluated rounds, and that of the round with
-    the best validation accuracy.
+    """Returns best, last and mean of the last five of each accuracy over evaluated rounds.
+
+    With validation samples, also the accuracy in the round with the best validation accuracy.
 
     ``best`` is the best mean over clients; ``best_per_client`` is the mean over clients of each client's own best.
 
