@@ -21,10 +21,12 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "i % p.sizes.samples >= 0": "kernels are read again for every sample",
     },
     "conv_relu_pool/cpu_kernel.cpp": {
+        "sums[2][2 + kTileWindows]": "the array is not smaller",
         "x + kConvWindows < s_.pooled_width": "the loop for single windows computes the last ones",
         "i == begin || sample >= 0": "weights are read again for every sample",
     },
     "conv_relu_pool/cpu_winograd_backward_kernel.cpp": {
+        "most = min(end + begin, blocks)": "more scratch memory than needed",
         "count < 0": "without channels, no element is read and the gradient is 0",
         "output > s.outputs": "no element is written past the last channel",
         "i == begin || first >= 0": "kernels are read again for every group of samples",
@@ -90,9 +92,6 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "j <= sizes.features": "a tile past the end has no columns",
         "wide_row(global_part, buffers[0])": "h is declared __restrict and read once, before the result replaces it",
         "wide_row(grad_a + p.sizes.features, buffers[0])": "grad_global is read before the result replaces it",
-    },
-    "route/cuda_kernel.cu": {
-        "packs + kThreads + 1": "surplus threads return before they write",
     },
     "sgd/cpu_kernel.cpp": {
         "p.columns[t] - column <= kSgdTile": "both choices are equal then",

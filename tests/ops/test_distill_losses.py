@@ -77,6 +77,21 @@ def test_nan_propagates(which):
     assert ops.distill_losses(y_g, y_p, y_u, target)[which].isnan()
 
 
+def test_rows_are_added_in_16_lanes():
+    """The order of CUDA: 16 lanes for each part of 64 rows, added in pairs; one row alone has no order."""
+    tensors = make(70, 5, dtype=torch.float64)
+    rows = torch.stack([torch.stack(ops.distill_losses(*[t[i : i + 1] for t in tensors])) for i in range(70)])
+    total = torch.zeros(4, dtype=torch.float64)
+    for part in rows.split(64):
+        lanes = torch.zeros(16, 4, dtype=torch.float64)
+        for i, row in enumerate(part):
+            lanes[i % 16] += row
+        while len(lanes) > 1:
+            lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
+        total += lanes[0]
+    assert same_bits(torch.stack(ops.distill_losses(*tensors)), total / 70)
+
+
 @both_implementations
 def test_losses_of_an_empty_batch_are_zero(implementation):
     leaves = [torch.zeros(2, 0, 5, requires_grad=True) for _ in range(3)]

@@ -51,6 +51,21 @@ def test_infinite_gradients_do_not_affect_the_tensor_not_chosen():
     assert torch.equal(global_.grad, torch.full((4,), float("inf")))
 
 
+def test_zeros_after_the_values_do_not_change_the_bits_of_a_choice_gradient():
+    """The lane of a product is its position modulo 16, also in the last, shorter group."""
+    local, global_, grad = torch.randn(3, 32)
+    choice = torch.tensor(0.3)
+    for count in range(17, 32):
+        zeros = torch.arange(32) >= count
+        padded = [t.masked_fill(zeros, 0) for t in (grad, local, global_)]
+        found = []
+        for g, x, y in (padded, [t[:count] for t in padded]):
+            chosen = choice.clone().requires_grad_()
+            ops.mix(x, y, chosen).backward(g)
+            found.append(chosen.grad)
+        assert same_bits(*found)
+
+
 @both_implementations
 def test_partialfed_gradient_of_the_logits(implementation):
     """PartialFed-Adaptive: dl/da[g, 1] = (u0 u1 / tau) <grad, global - local> = -dl/da[g, 0], summed over the group."""
