@@ -1,11 +1,11 @@
 // CPU kernels of `mmd_rbf`, compiled once per instruction set into namespace PFL_CAPABILITY.
 // Distances are sums of squared differences, not differences of squares: equal points have distance exactly 0, and no
 // distance is negative. All pairs are summed in the same order, so equal sets also have distance exactly 0.
+// cpu_product_kernel.cpp is faster for many points that are close together.
 
-#include "ops/mmd_rbf/problem.h"
+#include "ops/mmd_rbf/cpu_points.h"
 
 #include "common/elementary.h"
-#include "cpu/simd/convert.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
@@ -15,13 +15,9 @@ constexpr int64_t kTile = 512;   // features per tile, whose rows stay in L1
 constexpr int64_t kChunk = 256;  // features of a gradient, or pairs of a row, per pass
 constexpr int64_t kRows = kMmdRows;
 
-inline int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
 // 32 bytes: one AVX2 register, or two baseline registers. Plain arrays of lanes would be spilled at every step.
 template <class A>
-struct Lanes {
+struct PairLanes {
   typedef A Vector __attribute__((vector_size(32)));
   typedef A Unaligned __attribute__((vector_size(32), aligned(alignof(A)), may_alias));
   static constexpr int64_t kCount = 32 / sizeof(A);
@@ -30,24 +26,24 @@ struct Lanes {
 // Sum of squared differences of one pair of rows, in two vectors of lanes.
 template <class A>
 struct PairSum {
-  using Vector = typename Lanes<A>::Vector;
-  using Unaligned = typename Lanes<A>::Unaligned;
-  static constexpr int64_t kStep = 2 * Lanes<A>::kCount;
+  using Vector = typename PairLanes<A>::Vector;
+  using Unaligned = typename PairLanes<A>::Unaligned;
+  static constexpr int64_t kStep = 2 * PairLanes<A>::kCount;
   Vector low = {}, high = {};
 
   inline __attribute__((always_inline)) void add(const A* a, const A* b) {
     const Vector d0 = *reinterpret_cast<const Unaligned*>(a) - *reinterpret_cast<const Unaligned*>(b);
-    const Vector d1 = *reinterpret_cast<const Unaligned*>(a + Lanes<A>::kCount) -
-                      *reinterpret_cast<const Unaligned*>(b + Lanes<A>::kCount);
+    const Vector d1 = *reinterpret_cast<const Unaligned*>(a + PairLanes<A>::kCount) -
+                      *reinterpret_cast<const Unaligned*>(b + PairLanes<A>::kCount);
     low = low + d0 * d0;
     high = high + d1 * d1;
   }
 
   inline __attribute__((always_inline)) A total() const {
     const Vector both = low + high;
-    A lanes[Lanes<A>::kCount];
+    A lanes[PairLanes<A>::kCount];
     std::memcpy(lanes, &both, sizeof lanes);
-    for (int64_t width = Lanes<A>::kCount / 2; width > 0; width /= 2) {
+    for (int64_t width = PairLanes<A>::kCount / 2; width > 0; width /= 2) {
       for (int64_t i = 0; i < width; ++i) {
         lanes[i] = lanes[i] + lanes[i + width];
       }
@@ -86,45 +82,6 @@ void square_distances(const A* a0, const A* a1, const A* b0, const A* b1, int64_
   out[2] = s10.total();
   out[3] = s11.total();
 }
-
-// Rows of [x; y] of one client, and the storage of their distances.
-template <class T>
-struct Points {
-  using A = accumulate_t<T>;
-  const T *x, *y;
-  A *xx, *yy, *xy;
-  int64_t count, features;
-
-  Points(const MmdRbf& p, int64_t client)
-      : x(static_cast<const T*>(p.x) + client * p.points * p.features),
-        y(static_cast<const T*>(p.y) + client * p.points * p.features),
-        xx(static_cast<A*>(p.weights) + client * 3 * p.points * p.points),
-        yy(xx + p.points * p.points),
-        xy(yy + p.points * p.points),
-        count(p.points),
-        features(p.features) {
-  }
-
-  const T* row(int64_t i) const {
-    return i < count ? x + i * features : y + (i - count) * features;
-  }
-
-  // Distance between rows i <= j.
-  A& distance(int64_t i, int64_t j) const {
-    if (i >= count) {
-      return yy[(i - count) * count + j - count];
-    }
-    return j < count ? xx[i * count + j] : xy[i * count + j - count];
-  }
-
-  void fill_lower_triangle(int64_t i) const {
-    A* own = i < count ? xx : yy;
-    const int64_t index = i < count ? i : i - count;
-    for (int64_t j = index + 1; j < count; ++j) {
-      own[j * count + index] = own[index * count + j];
-    }
-  }
-};
 
 // Adds the distances of rows [first, first + rows) of [x; y] to themselves and later rows, for one tile of features.
 template <class T>
