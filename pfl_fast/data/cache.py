@@ -57,13 +57,13 @@ def imported_folder(name: str, folder: Path | None = None) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Returns whether files can be made in a folder, by permission bits: root respects read-only folders, too."""
+    """Returns whether the permission bits allow new files in a folder; read-only folders bind root, too."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return existing.is_dir() and bool(existing.stat().st_mode & 0o222) and os.access(existing, os.W_OK)
 
 
 def refuse_existing(folder: Path) -> None:
-    """Raises if a folder to be made exists and is not empty."""
+    """Raises unless the folder is missing or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder} already exists; remove it or choose another name")
 
@@ -175,7 +175,7 @@ def _read_array(folder: Path, key: str, facts: Any) -> NDArray[Any]:
 
 
 def _dataset(manifest: dict[str, Any], arrays: dict[str, Any]) -> Dataset:
-    # Data sets imported by version 0.1 have label_<name> and describe an array by a list.
+    # Earlier imports have label_<name> and describe an array by a list.
     labels = {re.sub("labels?[-_]", "", key): array for key, array in arrays.items() if key.startswith("label")}
     per_sample = [arrays["x"], arrays["test"], *labels.values(), *([arrays["domain"]] if "domain" in arrays else [])]
     if any(len(values) != len(arrays["y"]) for values in per_sample):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pfl_fast.data.domain_catalogue import DOMAIN_DATASETS
-from pfl_fast.data.entry import HALF, RESEARCH, Download, Entry
+from pfl_fast.data.entry import RESEARCH, Download, Entry
 from pfl_fast.data.sources import ag_news, cifar, digits, idx, npz, tiny_imagenet
 from pfl_fast.data.sources.names import CIFAR10, CIFAR100_FINE, DIGITS, FASHION
 from pfl_fast.data.sources.raw import Source
@@ -90,8 +90,6 @@ DATASETS: dict[str, Entry] = {
         ),
         sources=(idx.source(DIGITS, lambda folder: not _is_fashion(folder)), npz.single("mnist", DIGITS, 1)),
         folders=("mnist", "MNIST/raw", "MNIST"),
-        mean=(HALF,),
-        std=(HALF,),
     ),
     "fashion-mnist": Entry(
         title="Fashion-MNIST",
@@ -113,8 +111,6 @@ DATASETS: dict[str, Entry] = {
         ),
         sources=(idx.source(FASHION, _is_fashion), npz.single("fashion-mnist", FASHION, 1)),
         folders=("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
-        mean=(HALF,),
-        std=(HALF,),
     ),
     "cifar10": Entry(
         title="CIFAR-10",
@@ -152,8 +148,6 @@ DATASETS: dict[str, Entry] = {
         ),
         sources=(ag_news.SOURCE,),
         folders=("agnews", "ag_news", "ag_news_csv", "AG_NEWS"),
-        mean=(),
-        std=(),
         vocabulary=2000,
     ),
     **DOMAIN_DATASETS,
@@ -166,8 +160,6 @@ DATASETS: dict[str, Entry] = {
         size=8,
         channels=1,
         sources=(digits.SOURCE,),
-        mean=(HALF,),
-        std=(HALF,),
         official_test=False,
     ),
     "synthetic": Entry(

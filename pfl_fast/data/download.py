@@ -17,7 +17,7 @@ from pfl_fast import __version__
 from pfl_fast.errors import DataError
 
 CHUNK = 1 << 18
-Progress = Callable[[int, int | None], None]
+OnProgress = Callable[[int, int | None], None]
 
 
 class _TemporaryError(Exception):
@@ -33,7 +33,7 @@ def fetch(
     target: Path,
     *,
     checksum: str | None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     tries: int = 4,
     wait: float = 0.5,
     timeout: float = 30.0,
@@ -81,7 +81,7 @@ def fetch(
     raise DataError(f"cannot download {target.name}: {'; '.join(problems)}. Try again later, or place it at {target}")
 
 
-def _download(url: str, part: Path, progress: Progress | None, tries: int, wait: float, timeout: float) -> None:
+def _download(url: str, part: Path, progress: OnProgress | None, tries: int, wait: float, timeout: float) -> None:
     left = tries
     while True:
         before = _size(part)
@@ -95,7 +95,7 @@ def _download(url: str, part: Path, progress: Progress | None, tries: int, wait:
             time.sleep(wait * 2 ** (tries - 1 - left))
 
 
-def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+def _attempt(url: str, part: Path, progress: OnProgress | None, timeout: float) -> None:
     """Downloads the rest of the file, or all of it if the server cannot resume."""
     have = _size(part)
     headers = {"User-Agent": f"pfl-fast/{__version__}", "Accept-Encoding": "identity"}
@@ -126,7 +126,7 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
 
 
 def _save(
-    response: http.client.HTTPResponse, part: Path, start: int, total: int | None, progress: Progress | None
+    response: http.client.HTTPResponse, part: Path, start: int, total: int | None, progress: OnProgress | None
 ) -> None:
     done = start
     with part.open("ab" if start else "wb") as file:

@@ -24,7 +24,7 @@ from pfl_fast.data.cache import (
 )
 from pfl_fast.data.catalogue import Found
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.download import Progress, fetch
+from pfl_fast.data.download import OnProgress, fetch
 from pfl_fast.data.entry import Download, Entry
 from pfl_fast.data.sources.raw import Source
 from pfl_fast.errors import DataError
@@ -45,7 +45,7 @@ def load(
     download: bool = True,
     stand_in_samples: int | None = None,
     log: Callable[[str], None] = _to_stderr,
-    progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda _label: nullcontext(),
+    progress: Callable[[str], AbstractContextManager[OnProgress | None]] = lambda _label: nullcontext(),
 ) -> Dataset:
     """Loads a data set of the catalogue, decoded on first use and memory-mapped afterwards, or an imported one.
 
@@ -168,7 +168,7 @@ def _download(
     wanted: list[Download],
     root: Path,
     log: Callable[[str], None],
-    progress: Callable[[str], AbstractContextManager[Progress | None]],
+    progress: Callable[[str], AbstractContextManager[OnProgress | None]],
 ) -> str:
     """Downloads files; returns the reason if that is not possible."""
     if not wanted:
@@ -190,7 +190,7 @@ def _download(
 def _open(
     name: str, entry: Entry, cache: Path, found: Found | None, log: Callable[[str], None]
 ) -> tuple[Dataset, str] | None:
-    """Returns the decoded data set and its note, if it is there, intact, and made from the files that are there."""
+    """Returns the decoded data set and its note; None if it is missing, damaged, or made from other files."""
     try:
         opened = read_cache(cache)
     except BrokenCacheError as error:

@@ -130,16 +130,16 @@ def _as_bytes(x: NDArray[np.float32]) -> NDArray[np.uint8] | None:
 
 
 def _num_classes(folder: Path, y: NDArray[np.int64]) -> int:
-    least = int(y.max(initial=-1)) + 1
+    needed = int(y.max(initial=-1)) + 1
     file = folder / "config.json"
     if not file.is_file():
-        return least
+        return needed
     try:
-        stated = int(json.loads(file.read_text()).get("num_classes", least))
+        stated = int(json.loads(file.read_text()).get("num_classes", needed))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{file}: not readable ({error}); remove it, it is optional") from error
-    if stated < least:
-        raise DataError(f"{file}: num_classes is {stated}, but there is a label {least - 1}; correct or remove it")
+    if stated < needed:
+        raise DataError(f"{file}: num_classes is {stated}, but there is a label {needed - 1}; correct or remove it")
     return stated
 
 

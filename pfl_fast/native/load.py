@@ -66,8 +66,8 @@ def find_or_build() -> Path:
     home.mkdir(parents=True, exist_ok=True)
     with FileLock(scratch.with_suffix(".lock")):  # a second process waits here and then uses the library of the first
         if not build.is_sound(folder, sources):
-            kinds = "CPU and CUDA" if plan.cuda else "CPU"
-            print(f"pfl-fast: compiling the native library ({kinds}) once, into {folder}", file=sys.stderr, flush=True)
+            parts = "CPU and CUDA" if plan.cuda else "CPU"
+            print(f"pfl-fast: compiling the native library ({parts}) once, into {folder}", file=sys.stderr, flush=True)
             info = build.build(folder, scratch, plan)
             if info.cuda_problem:
                 _warn(f"only the CPU kernels are compiled; on GPUs operators run in plain PyTorch. {info.cuda_problem}")
