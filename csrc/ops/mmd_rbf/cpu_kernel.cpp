@@ -15,35 +15,24 @@ constexpr int64_t kTile = 512;   // features per tile, whose rows stay in L1
 constexpr int64_t kChunk = 256;  // features of a gradient, or pairs of a row, per pass
 constexpr int64_t kRows = kMmdRows;
 
-// 32 bytes: one AVX2 register, or two baseline registers. Plain arrays of lanes would be spilled at every step.
-template <class A>
-struct PairLanes {
-  typedef A Vector __attribute__((vector_size(32)));
-  typedef A Unaligned __attribute__((vector_size(32), aligned(alignof(A)), may_alias));
-  static constexpr int64_t kCount = 32 / sizeof(A);
-};
-
-// Sum of squared differences of one pair of rows, in two vectors of lanes.
+// Sum of squared differences of one pair of rows, in 64 bytes of lanes.
 template <class A>
 struct PairSum {
-  using Vector = typename PairLanes<A>::Vector;
-  using Unaligned = typename PairLanes<A>::Unaligned;
-  static constexpr int64_t kStep = 2 * PairLanes<A>::kCount;
-  Vector low = {}, high = {};
+  using L = Lanes<A>;
+  typename L::Vector parts[L::kParts] = {};
 
   inline __attribute__((always_inline)) void add(const A* a, const A* b) {
-    const Vector d0 = *reinterpret_cast<const Unaligned*>(a) - *reinterpret_cast<const Unaligned*>(b);
-    const Vector d1 = *reinterpret_cast<const Unaligned*>(a + PairLanes<A>::kCount) -
-                      *reinterpret_cast<const Unaligned*>(b + PairLanes<A>::kCount);
-    low = low + d0 * d0;
-    high = high + d1 * d1;
+#pragma GCC unroll 4
+    for (int part = 0; part < L::kParts; ++part) {
+      const typename L::Vector d = L::load(a + part * L::kCount) - L::load(b + part * L::kCount);
+      parts[part] = multiply_add(d, d, parts[part]);
+    }
   }
 
   inline __attribute__((always_inline)) A total() const {
-    const Vector both = low + high;
-    A lanes[PairLanes<A>::kCount];
-    std::memcpy(lanes, &both, sizeof lanes);
-    for (int64_t width = PairLanes<A>::kCount / 2; width > 0; width /= 2) {
+    A lanes[L::kStep];
+    std::memcpy(lanes, parts, sizeof lanes);
+    for (int64_t width = L::kStep / 2; width > 0; width /= 2) {
       for (int64_t i = 0; i < width; ++i) {
         lanes[i] = lanes[i] + lanes[i + width];
       }
@@ -55,7 +44,7 @@ struct PairSum {
 // Squared distances from rows a0, a1 to rows b0, b1. Computing four at once halves the loads of each row.
 template <class A>
 void square_distances(const A* a0, const A* a1, const A* b0, const A* b1, int64_t count, A* out) {
-  constexpr int64_t kStep = PairSum<A>::kStep;
+  constexpr int64_t kStep = Lanes<A>::kStep;
   PairSum<A> s00, s01, s10, s11;
   const auto add = [&](const A* u0, const A* u1, const A* v0, const A* v1) __attribute__((always_inline)) {
     s00.add(u0, v0);

@@ -6,8 +6,8 @@
 
 namespace pfl {
 
-constexpr int64_t kMmdRows = 8;                // points per task, if every difference is computed
-constexpr int64_t kMmdProductPoints = 16;      // fewest points of the path with matrix products
+constexpr int64_t kMmdRows = 8;            // points per task, if every difference is computed
+constexpr int64_t kMmdProductPoints = 16;  // fewest points of the path with matrix products; 10 are slower with them
 constexpr int64_t kMmdProductTaskPoints = 64;  // points per task of that path; a multiple of kMmdProductRows
 constexpr int64_t kMmdProductRows = 16;        // rows per product: less of the lower triangle is computed
 constexpr int64_t kMmdDepth = 256;             // features per pass of that path: the points stay in cache
