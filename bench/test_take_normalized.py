@@ -29,11 +29,13 @@ def test_take_normalized(race, batch):
     index = torch.randint(0, 2000, shape)
     mean, std = torch.full((image[-1],), 0.45), torch.full((image[-1],), 0.2)
     given = (images, index, mean, std)
+    pixel = images[:, :1, :1].contiguous()
     compiled = torch.compile(reference.take_normalized)
     race(
         {
             "native": lambda: ops.take_normalized(*given),
             "native, channels first": lambda: ops.take_normalized(*given, channels_last=False),
+            "native, images of one pixel": lambda: ops.take_normalized(pixel, *given[1:]),  # the cost of a call
             "indexing, float, normalise": lambda: by_hand(*given),
             "reference": lambda: reference.take_normalized(*given, True, torch.float32),
             "torch.compile of the reference": lambda: compiled(*given, True, torch.float32),

@@ -44,9 +44,10 @@ def runs_native(op: str, tensor: Tensor) -> bool:
 
     The first call without a kernel for a type of device warns; after ``ops.use("native")`` it raises.
     """
-    device_type = tensor.device.type
-    if not uses_native() or has_kernel(op, device_type):
-        return uses_native()
+    if not NATIVE.available or _chosen == "reference":
+        return False
+    if tensor.is_cpu or has_kernel(op, device_type := tensor.device.type):
+        return True
     remedy = NATIVE.cuda_problem if device_type == "cuda" else None
     problem = f"pfl_fast::{op} has no native kernel for {device_type} tensors" + (f". {remedy}" if remedy else "")
     if _chosen == "native":

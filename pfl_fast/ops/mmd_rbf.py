@@ -3,9 +3,12 @@
     D_uv[i, j] = |u_i - v_j|^2        k(D) = sum_a exp(-D / (2 a))
     out = mean over i, j of k(D_xx) + k(D_yy) - 2 k(D_xy)
 
-FedCP and FedPHP use it to keep local features close to global ones. Distances are sums of squared differences, so equal
-points have distance exactly 0, and equal sets too. The backward uses w(D) = -2 k'(D) = sum_a exp(-D / (2 a)) / a, which
-the forward saves:
+FedCP and FedPHP use it to keep local features close to global ones. Distances are sums of squared differences. With 16
+or more points per set, the CPU uses matrix products of the points minus their mean, if they are accurate enough: if
+R^2 sum_a 1/a is at most 64, where R is the largest distance from the mean. Products round k(D) to about 2e-5 at this
+limit, and in proportion below it. On both paths equal points have distance exactly 0, and equal sets too.
+
+The backward uses w(D) = -2 k'(D) = sum_a exp(-D / (2 a)) / a, which the forward saves:
 
     dx_i = 2 v / b^2 * sum_j (w(D_xy[i, j]) (x_i - y_j) - w(D_xx[i, j]) (x_i - x_j))
     dy_j = 2 v / b^2 * sum_i (w(D_xy[i, j]) (y_j - x_i) - w(D_yy[i, j]) (y_j - y_i))

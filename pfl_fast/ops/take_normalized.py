@@ -66,7 +66,7 @@ def take_normalized(
         raise TypeError(f"pfl_fast::{OP}: dtype must be a torch.dtype, got {type(dtype).__name__}")
     means, stds = _per_channel("mean", mean, images, dtype), _per_channel("std", std, images, dtype)
     if backend.runs_native(OP, images):
-        native = torch.ops.pfl_fast.take_normalized
+        native = torch.ops.pfl_fast.take_normalized.default
         return cast(Tensor, native(images, index, means, stds, channels_last, dtype))
     _check(images, index, means, stds, dtype)
     _check_index_range(images, index)

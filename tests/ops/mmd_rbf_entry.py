@@ -33,12 +33,14 @@ def make(dtype: torch.dtype, *shape: int, scale: float = 1.0) -> tuple[Tensor, .
 def samples(dtype: torch.dtype) -> list[Sample]:
     return [
         Sample("one client", make(dtype, 5, 7)),
+        Sample("matrix products", make(dtype, 17, 9)),
         Sample("one point", make(dtype, 1, 3)),
         Sample("clients", make(dtype, 2, 3, 4, 5)),
         Sample("one bandwidth, one feature", make(dtype, 4, 1), {"bandwidths": [0.7]}),
         Sample("many bandwidths", make(dtype, 3, 2), {"bandwidths": [0.5 * 1.3**i for i in range(32)]}),
         Sample("more points than a block, more features than a tile", make(dtype, 2, 37, 1031, scale=0.1)),
         Sample("more points than a chunk", make(dtype, 259, 3)),
+        Sample("too far for products", make(dtype, 2, 70, 40, scale=9.0)),
         Sample("enough for threads", make(dtype, 3, 20, 700, scale=0.2)),
     ]
 

@@ -64,6 +64,25 @@ def test_any_size_equals_the_reference(clients, numels, mixtures):
         assert_close(mine, theirs, scale=max(1, clients))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    clients=st.integers(1, 9),
+    columns=st.integers(1, 300) | st.sampled_from([4095, 4097, 4500]),
+    mixtures=st.integers(2, 11),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+)
+def test_each_mixture_has_the_bits_of_its_own_sum(clients, columns, mixtures, dtype):
+    x, weights = torch.randn(clients, columns).to(dtype), torch.randn(mixtures, clients)
+    alone = torch.stack([ops.aggregate(x, w) for w in weights])
+    assert same_bits(ops.aggregate(x, weights), alone)
+    assert same_bits(ops.aggregate_checked(x, weights)[0], alone)
+
+
+def test_results_of_several_huge_pages_have_the_bits_of_given_tensors():
+    x, weights = torch.randn(2, 1_600_003), torch.randn(3, 2)
+    assert same_bits(ops.aggregate(x, weights), ops.aggregate(x, weights, out=torch.empty(3, 1_600_003)))
+
+
 class TestStateDicts:
     def dicts(self, count=3):
         models = [torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)) for _ in range(count)]

@@ -18,7 +18,7 @@ from pfl_fast import ops
 
 INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
 # These operators add products with one rounding (FMA); the baseline rounds twice.
-FUSED = {"conv_relu_pool", "orthogonal_project"}
+FUSED = {"conv_relu_pool", "mmd_rbf", "orthogonal_project"}
 KERNEL_TESTS = "values or gradients_equal or memory_layout or empty or thread_count"
 pytestmark = [
     pytest.mark.slow,

@@ -29,8 +29,9 @@ def test_equal_sets_have_distance_zero_and_zero_gradients(dtype, size):
 
 
 @native
-def test_equal_points_among_others_have_distance_zero():
-    x = 1e3 * torch.randn(9, 600)
+@pytest.mark.parametrize(("points", "size"), [(9, 1e3), (40, 1e3), (40, 0.1)])
+def test_equal_points_among_others_have_distance_zero(points, size):
+    x = size * torch.randn(points, 600)
     x[7] = x[2]
     _, weights = torch.ops.pfl_fast.mmd_rbf(x, x.clone(), FEDCP)
     at_zero = torch.tensor(sum(1 / a for a in FEDCP))
@@ -80,18 +81,48 @@ def test_not_negative_symmetric_and_equal_to_the_reference_in_double(points, fea
 
 
 @native
-def test_close_points_are_more_precise_than_with_gram_matrices():
+@pytest.mark.parametrize("points", [12, 40])
+def test_close_points_are_more_precise_than_with_gram_matrices(points):
     """Features share a large offset, as after a ReLU without normalisation."""
     offset = 1e3 * torch.rand(256)
-    x, y = (offset + 0.2 * torch.randn(12, 256) for _ in range(2))
+    x, y = (offset + 0.2 * torch.randn(points, 256) for _ in range(2))
     exact = reference.mmd_rbf(x.double(), y.double(), FEDCP)
     assert (ops.mmd_rbf(x, y) - exact).abs() < 1e-6
     assert (reference.mmd_rbf(x, y, FEDCP) - exact).abs() > 1e-5
 
 
+def clusters(spread):
+    """Returns sets of 20 points around two centres, so that R^2 sum_a 1/a, as in tuning.h, is ``spread``."""
+    centre = torch.randn(2, 1000, dtype=torch.float64)
+    centre = (centre[0] - centre[1]) / (centre[0] - centre[1]).norm()
+    radius = (spread / sum(1 / a for a in FEDCP)) ** 0.5
+    side = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(10).unsqueeze(1)
+    x, y = (side * centre * radius + 3e-3 * torch.randn(20, 1000, dtype=torch.float64) for _ in range(2))
+    return x.float(), y.float()
+
+
 @native
-def test_only_the_needed_gradient_is_computed():
-    x, y = torch.randn(2, 6, 5), torch.randn(2, 6, 5)
+@pytest.mark.parametrize(("spread", "error"), [(60.0, 4 * 64 * 2**-24), (70.0, 1e-6)])
+def test_matrix_products_only_where_they_are_accurate(spread, error):
+    """Distances inside a cluster are small differences of large products; csrc/ops/mmd_rbf/tuning.h has the limit."""
+    x, y = clusters(spread)
+    exact = [t.double().requires_grad_() for t in (x, y)]
+    mine = [t.clone().requires_grad_() for t in (x, y)]
+    expected, value = reference.mmd_rbf(*exact, FEDCP), ops.mmd_rbf(*mine)
+    assert (value - expected).abs() < error * len(FEDCP)
+    for found, wanted in zip(torch.autograd.grad(value, mine), torch.autograd.grad(expected, exact), strict=True):
+        assert (found - wanted).abs().max() < error
+    _, weights = torch.ops.pfl_fast.mmd_rbf(x, y, FEDCP)
+    distances = (x.double().unsqueeze(1) - x.double()).square().sum(-1)
+    wrong = (weights[0] - sum(torch.exp(-distances / (2 * a)) / a for a in FEDCP)).abs().max()
+    assert wrong < error
+    assert (wrong > 1e-7) == (spread < 64)  # the products were, or were not, in use
+
+
+@native
+@pytest.mark.parametrize("points", [6, 80])
+def test_only_the_needed_gradient_is_computed(points):
+    x, y = 0.5 * torch.randn(2, points, 5), 0.5 * torch.randn(2, points, 5)
     leaves = x.clone().requires_grad_(), y.clone().requires_grad_()
     both = torch.autograd.grad(ops.mmd_rbf(*leaves).sum(), leaves)
     alone = leaves[0].detach().requires_grad_()
@@ -99,12 +130,16 @@ def test_only_the_needed_gradient_is_computed():
     alone = leaves[1].detach().requires_grad_()
     assert same_bits(torch.autograd.grad(ops.mmd_rbf(x, alone).sum(), alone)[0], both[1])
     value, weights = torch.ops.pfl_fast.mmd_rbf(x, y, FEDCP)
-    assert [g.numel() for g in torch.ops.pfl_fast.mmd_rbf_backward(value, x, y, weights, True, False)] == [60, 0]
+    only_x = torch.ops.pfl_fast.mmd_rbf_backward(value, x, y, weights, True, False)
+    assert [g.numel() for g in only_x] == [x.numel(), 0]
 
 
 @native
-def test_stacked_clients_equal_single_clients_to_the_bit():
-    x, y = torch.randn(4, 10, 70), torch.randn(4, 10, 70)
+@pytest.mark.parametrize("points", [10, 40])
+def test_stacked_clients_equal_single_clients_to_the_bit(points):
+    """Clients of different sizes: some by matrix products, some not."""
+    sizes = torch.tensor([0.1, 0.3, 10, 100.0]).view(4, 1, 1)
+    x, y = sizes * torch.randn(4, points, 70), sizes * torch.randn(4, points, 70)
     assert same_bits(ops.mmd_rbf(x, y), torch.stack([ops.mmd_rbf(x[i], y[i]) for i in range(4)]))
 
 

@@ -49,7 +49,8 @@ inline __m512 multiply_add(__m512 a, __m512 b, __m512 c) {
 inline __m512d multiply_add(__m512d a, __m512d b, __m512d c) {
   return _mm512_fmadd_pd(a, b, c);
 }
-#elif defined(__FMA__)
+#endif
+#if defined(__FMA__)
 inline __m256 multiply_add(__m256 a, __m256 b, __m256 c) {
   return _mm256_fmadd_ps(a, b, c);
 }

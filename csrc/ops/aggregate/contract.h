@@ -179,10 +179,13 @@ inline Tensor new_counts(const AggregatePlan& plan, bool count_nonfinite) {
 }
 
 // Uninitialised result: the row shape of `like`, with a leading [M] if weights have mixtures.
-inline Tensor new_aggregate(const AggregatePlan& plan, const Tensor& like, bool like_is_row) {
+template <class Kernel>
+Tensor new_aggregate(const AggregatePlan& plan, const Tensor& like, bool like_is_row) {
   std::vector<int64_t> shape = plan.out_shape_prefix;
   shape.insert(shape.end(), like.sizes().begin() + (like_is_row ? 0 : 1), like.sizes().end());
-  return torch::stable::new_empty(like, shape);
+  const Tensor out = torch::stable::new_empty(like, shape);
+  Kernel::prepare_result(out);
+  return out;
 }
 
 template <class T>
@@ -212,7 +215,7 @@ std::tuple<std::vector<Tensor>, Tensor> aggregate(std::vector<Tensor> stacked, T
   const AggregatePlan plan(stacked, weights, false);
   std::vector<Tensor> out;
   for (const Tensor& tensor : stacked) {
-    out.push_back(new_aggregate(plan, tensor, false));
+    out.push_back(new_aggregate<Kernel>(plan, tensor, false));
   }
   Tensor nonfinite = run_forward<Kernel>(plan, out, count_nonfinite);
   return {std::move(out), std::move(nonfinite)};
@@ -242,7 +245,7 @@ std::tuple<std::vector<Tensor>, Tensor> aggregate_rows(std::vector<Tensor> rows,
   const AggregatePlan plan(rows, weights, true);
   std::vector<Tensor> out;
   for (int64_t t = 0; t < plan.sizes.tensors; ++t) {
-    out.push_back(new_aggregate(plan, rows[t * plan.sizes.clients], true));
+    out.push_back(new_aggregate<Kernel>(plan, rows[t * plan.sizes.clients], true));
   }
   Tensor nonfinite = run_forward<Kernel>(plan, out, count_nonfinite);
   return {std::move(out), std::move(nonfinite)};

@@ -1,5 +1,9 @@
 // `aggregate` on CPU tensors: splits the work over threads. The kernels are in cpu_kernel.cpp.
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <mutex>
 
 #include "ops/aggregate/contract.h"
@@ -16,6 +20,19 @@ struct CpuKernel {
   }
 
   void prepare_rows(AggregateRows&, const AggregatePlan&) {
+  }
+
+  // Asks for huge pages: the first write to each small page of a large result takes longer than its sums.
+  static void prepare_result(const Tensor& out) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr uintptr_t kHugePage = uintptr_t{1} << 21;
+    const uintptr_t data = reinterpret_cast<uintptr_t>(out.mutable_data_ptr());
+    const uintptr_t size = static_cast<uintptr_t>(out.numel()) * out.element_size();
+    const uintptr_t begin = (data + kHugePage - 1) / kHugePage * kHugePage, end = (data + size) / kHugePage * kHugePage;
+    if (end > begin) {
+      madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // may fail: small pages work, too
+    }
+#endif
   }
 
   void forward(const AggregateForward& problem) {

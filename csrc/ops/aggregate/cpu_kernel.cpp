@@ -4,6 +4,7 @@
 #include "ops/aggregate/problem.h"
 
 #include "cpu/simd/convert.h"
+#include "cpu/simd/lanes.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
@@ -14,11 +15,7 @@ constexpr int64_t kRows = 4;      // client rows per pass: each sum is loaded an
 constexpr int64_t kMixtures = 8;  // mixtures per read of a row
 constexpr int64_t kLanes = 16;    // lanes of a dot product, for every vector width
 
-// Not std::min and std::fill: these are inline functions that all instruction sets would share (see convert.h).
-inline int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
+// Not std::fill: an inline function that all instruction sets would share (see convert.h).
 template <class A>
 void clear(A* values, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
@@ -88,6 +85,56 @@ A dot(const A* __restrict x, const A* __restrict y, int64_t count) {
   return lanes[0];
 }
 
+// Sums of some mixtures for some vectors of columns, in registers. Every sum adds clients in order, as add_row does.
+template <class A, int kCount, int kVectors>
+void mix_columns(const AggregateForward& p, int64_t tensor, int64_t column, const A* weights, A* out) {
+  using L = Lanes<A>;
+  const int64_t clients = p.sizes.clients, numel = p.rows.numel[tensor];
+  typename L::Vector sum[kCount][kVectors] = {};
+  for (int64_t n = 0; n < clients; ++n) {
+    const A* x = row_of<A>(p.rows, clients, tensor, n) + column;
+    typename L::Vector values[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      values[v] = L::load(x + v * L::kCount);
+    }
+#pragma GCC unroll 4
+    for (int m = 0; m < kCount; ++m) {
+      const typename L::Vector weight = L::broadcast(weights + m * clients + n);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        sum[m][v] = sum[m][v] + weight * values[v];
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount * kVectors; ++i) {
+    L::store(sum[i / kVectors][i % kVectors], out + i / kVectors * numel + i % kVectors * L::kCount);
+  }
+}
+
+// All mixtures of the columns of a tile that fill whole register tiles. Returns their number.
+template <class A>
+int64_t mix_tile(const AggregateForward& p, const Tile& tile) {
+  constexpr int kTogether = 4, kVectors = kVectorBytes == 64 ? 4 : 2;  // sums and values fit into the registers
+  constexpr int64_t kStep = kVectors * Lanes<A>::kCount;
+  const int64_t numel = p.rows.numel[tile.tensor], group = tile.tensor / (p.sizes.tensors / p.sizes.groups);
+  const A* weights = static_cast<const A*>(p.weights) + group * p.sizes.mixtures * p.sizes.clients;
+  int64_t j = 0;
+  for (; j + kStep <= tile.count; j += kStep) {
+    const int64_t column = tile.begin + j;
+    A* out = static_cast<A*>(p.out[tile.tensor]) + column;
+    int64_t m = 0;
+    for (; m + kTogether <= p.sizes.mixtures; m += kTogether) {
+      mix_columns<A, kTogether, kVectors>(p, tile.tensor, column, weights + m * p.sizes.clients, out + m * numel);
+    }
+    for (; m < p.sizes.mixtures; ++m) {
+      mix_columns<A, 1, kVectors>(p, tile.tensor, column, weights + m * p.sizes.clients, out + m * numel);
+    }
+  }
+  return j;
+}
+
 // Mixtures [first, first + mixtures) of one tile. Each row is widened once and added to all of them while in cache.
 template <class T>
 void forward_tile(const AggregateForward& p, const Tile& tile, int64_t first, int64_t mixtures, int64_t* nonfinite) {
@@ -130,7 +177,13 @@ void forward_tile(const AggregateForward& p, const Tile& tile, int64_t first, in
 template <class T>
 void forward(const AggregateForward& p, const int64_t* first_tile, int64_t begin, int64_t end, int64_t* nonfinite) {
   for (int64_t index = begin; index < end; ++index) {
-    const Tile tile = find_tile(p.rows, first_tile, p.sizes.tensors, index);
+    Tile tile = find_tile(p.rows, first_tile, p.sizes.tensors, index);
+    if constexpr (sizeof(T) == sizeof(accumulate_t<T>)) {
+      if (p.sizes.mixtures > 1 && !nonfinite) {
+        const int64_t mixed = mix_tile<T>(p, tile);
+        tile = {tile.tensor, tile.begin + mixed, tile.count - mixed};
+      }
+    }
     for (int64_t m = 0; m < p.sizes.mixtures; m += kMixtures) {
       // Counts values once, with the first mixtures: all mixtures read the same rows.
       forward_tile<T>(p, tile, m, min(kMixtures, p.sizes.mixtures - m), m == 0 ? nonfinite : nullptr);

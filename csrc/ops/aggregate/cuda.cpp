@@ -25,6 +25,9 @@ class CudaKernel {
     rows.table = static_cast<const void* const*>(table_.const_data_ptr());
   }
 
+  static void prepare_result(const Tensor&) {
+  }
+
   void forward(const AggregateForward& problem) {
     launch_(&pfl_cuda_aggregate, problem);
   }

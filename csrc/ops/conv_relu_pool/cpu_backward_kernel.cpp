@@ -1,6 +1,6 @@
 // CPU kernels of `conv_relu_pool_backward`, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes of
-// the weight gradient are the taps of a kernel row, never terms of a sum, so all instruction sets and thread counts
-// give the same bits.
+// the weight gradient are the taps of a kernel row, never terms of a sum, so all thread counts and all instruction sets
+// with FMA give the same bits.
 #include "ops/conv_relu_pool/cpu_image.h"
 
 namespace pfl {
@@ -116,10 +116,11 @@ class TapSums {
   }
 
   inline __attribute__((always_inline)) void add_pixel(int channel, const A* window, int64_t pitch, A grad) {
+    const Piece factor = grad - Piece{};  // broadcast
 #pragma GCC unroll 32
     for (int i = 0; i < kPieces; ++i) {
-      const A* pixels = window + i / kInRow * pitch + i % kInRow * kLanes;
-      pieces_[channel][i] = pieces_[channel][i] + *reinterpret_cast<const Unaligned*>(pixels) * grad;
+      const Piece pixels = *reinterpret_cast<const Unaligned*>(window + i / kInRow * pitch + i % kInRow * kLanes);
+      pieces_[channel][i] = multiply_add(pixels, factor, pieces_[channel][i]);
     }
   }
 

@@ -1,5 +1,5 @@
 // CPU kernel of `conv_relu_pool`, compiled once per instruction set into namespace PFL_CAPABILITY. Lanes lie across
-// output channels, never along a sum, so all instruction sets and thread counts give the same bits.
+// output channels, never along a sum, so all thread counts and all instruction sets with FMA give the same bits.
 #include "ops/conv_relu_pool/cpu_image.h"
 
 namespace pfl {
@@ -61,10 +61,10 @@ struct Tile {
     for (int y = 0; y < 2; ++y) {
 #pragma GCC unroll 4
       for (int x = 0; x < 2 * kTileWindows; ++x) {
-        const A pixel = pixels[y * pitch + x];
+        const Vector pixel = Lanes<A>::broadcast(pixels + y * pitch + x);
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
-          sums[y][x][v] = sums[y][x][v] + weight[v] * pixel;
+          sums[y][x][v] = multiply_add(weight[v], pixel, sums[y][x][v]);
         }
       }
     }

@@ -1,11 +1,11 @@
 // CPU kernels of `mmd_rbf`, compiled once per instruction set into namespace PFL_CAPABILITY.
 // Distances are sums of squared differences, not differences of squares: equal points have distance exactly 0, and no
 // distance is negative. All pairs are summed in the same order, so equal sets also have distance exactly 0.
+// cpu_product_kernel.cpp is faster for many points that are close together.
 
-#include "ops/mmd_rbf/problem.h"
+#include "ops/mmd_rbf/cpu_points.h"
 
 #include "common/elementary.h"
-#include "cpu/simd/convert.h"
 
 namespace pfl {
 namespace PFL_CAPABILITY {
@@ -15,39 +15,24 @@ constexpr int64_t kTile = 512;   // features per tile, whose rows stay in L1
 constexpr int64_t kChunk = 256;  // features of a gradient, or pairs of a row, per pass
 constexpr int64_t kRows = kMmdRows;
 
-inline int64_t min(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-
-// 32 bytes: one AVX2 register, or two baseline registers. Plain arrays of lanes would be spilled at every step.
-template <class A>
-struct Lanes {
-  typedef A Vector __attribute__((vector_size(32)));
-  typedef A Unaligned __attribute__((vector_size(32), aligned(alignof(A)), may_alias));
-  static constexpr int64_t kCount = 32 / sizeof(A);
-};
-
-// Sum of squared differences of one pair of rows, in two vectors of lanes.
+// Sum of squared differences of one pair of rows, in 64 bytes of lanes.
 template <class A>
 struct PairSum {
-  using Vector = typename Lanes<A>::Vector;
-  using Unaligned = typename Lanes<A>::Unaligned;
-  static constexpr int64_t kStep = 2 * Lanes<A>::kCount;
-  Vector low = {}, high = {};
+  using L = Lanes<A>;
+  typename L::Vector parts[L::kParts] = {};
 
   inline __attribute__((always_inline)) void add(const A* a, const A* b) {
-    const Vector d0 = *reinterpret_cast<const Unaligned*>(a) - *reinterpret_cast<const Unaligned*>(b);
-    const Vector d1 = *reinterpret_cast<const Unaligned*>(a + Lanes<A>::kCount) -
-                      *reinterpret_cast<const Unaligned*>(b + Lanes<A>::kCount);
-    low = low + d0 * d0;
-    high = high + d1 * d1;
+#pragma GCC unroll 4
+    for (int part = 0; part < L::kParts; ++part) {
+      const typename L::Vector d = L::load(a + part * L::kCount) - L::load(b + part * L::kCount);
+      parts[part] = multiply_add(d, d, parts[part]);
+    }
   }
 
   inline __attribute__((always_inline)) A total() const {
-    const Vector both = low + high;
-    A lanes[Lanes<A>::kCount];
-    std::memcpy(lanes, &both, sizeof lanes);
-    for (int64_t width = Lanes<A>::kCount / 2; width > 0; width /= 2) {
+    A lanes[L::kStep];
+    std::memcpy(lanes, parts, sizeof lanes);
+    for (int64_t width = L::kStep / 2; width > 0; width /= 2) {
       for (int64_t i = 0; i < width; ++i) {
         lanes[i] = lanes[i] + lanes[i + width];
       }
@@ -59,7 +44,7 @@ struct PairSum {
 // Squared distances from rows a0, a1 to rows b0, b1. Computing four at once halves the loads of each row.
 template <class A>
 void square_distances(const A* a0, const A* a1, const A* b0, const A* b1, int64_t count, A* out) {
-  constexpr int64_t kStep = PairSum<A>::kStep;
+  constexpr int64_t kStep = Lanes<A>::kStep;
   PairSum<A> s00, s01, s10, s11;
   const auto add = [&](const A* u0, const A* u1, const A* v0, const A* v1) __attribute__((always_inline)) {
     s00.add(u0, v0);
@@ -86,45 +71,6 @@ void square_distances(const A* a0, const A* a1, const A* b0, const A* b1, int64_
   out[2] = s10.total();
   out[3] = s11.total();
 }
-
-// Rows of [x; y] of one client, and the storage of their distances.
-template <class T>
-struct Points {
-  using A = accumulate_t<T>;
-  const T *x, *y;
-  A *xx, *yy, *xy;
-  int64_t count, features;
-
-  Points(const MmdRbf& p, int64_t client)
-      : x(static_cast<const T*>(p.x) + client * p.points * p.features),
-        y(static_cast<const T*>(p.y) + client * p.points * p.features),
-        xx(static_cast<A*>(p.weights) + client * 3 * p.points * p.points),
-        yy(xx + p.points * p.points),
-        xy(yy + p.points * p.points),
-        count(p.points),
-        features(p.features) {
-  }
-
-  const T* row(int64_t i) const {
-    return i < count ? x + i * features : y + (i - count) * features;
-  }
-
-  // Distance between rows i <= j.
-  A& distance(int64_t i, int64_t j) const {
-    if (i >= count) {
-      return yy[(i - count) * count + j - count];
-    }
-    return j < count ? xx[i * count + j] : xy[i * count + j - count];
-  }
-
-  void fill_lower_triangle(int64_t i) const {
-    A* own = i < count ? xx : yy;
-    const int64_t index = i < count ? i : i - count;
-    for (int64_t j = index + 1; j < count; ++j) {
-      own[j * count + index] = own[index * count + j];
-    }
-  }
-};
 
 // Adds the distances of rows [first, first + rows) of [x; y] to themselves and later rows, for one tile of features.
 template <class T>

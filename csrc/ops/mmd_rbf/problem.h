@@ -5,6 +5,7 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/mmd_rbf/tuning.h"
 
 namespace pfl {
 
@@ -40,11 +41,21 @@ struct MmdRbfBackward {
   void* grad_y;         // [C, b, K] or null
 };
 
-constexpr int64_t kMmdRows = 8;  // points per CPU task
+// The points of a problem, for the choice of its path.
+struct MmdPoints {
+  Float dtype;
+  int64_t points, features;
+  const void *x, *y;
+};
 
 namespace {  // one copy per instruction set, see cpu/simd/convert.h
 inline int64_t mmd_row_blocks(int64_t rows) {
   return (rows + kMmdRows - 1) / kMmdRows;
+}
+
+// Tasks of the path with matrix products for `rows` points.
+inline int64_t mmd_product_tasks(int64_t rows) {
+  return (rows + kMmdProductTaskPoints - 1) / kMmdProductTaskPoints;
 }
 }  // namespace
 
@@ -54,6 +65,12 @@ PFL_DECLARE_CPU_KERNEL(mmd_rbf_distances, (const MmdRbf& p, int64_t begin, int64
 PFL_DECLARE_CPU_KERNEL(mmd_rbf_rows, (const MmdRbf& p, int64_t begin, int64_t end))
 // [begin, end): range of the 2 * C * mmd_row_blocks(b) blocks of rows, first all of x, then all of y.
 PFL_DECLARE_CPU_KERNEL(mmd_rbf_backward, (const MmdRbfBackward& p, int64_t begin, int64_t end))
+
+// Path with matrix products. spread[c] = largest squared distance of a point of client c from the mean of all, or NaN.
+PFL_DECLARE_CPU_KERNEL(mmd_rbf_spread, (const MmdPoints& p, int64_t begin, int64_t end, double* spread))
+// The points [first, first + kMmdProductTaskPoints) of [x; y], and of x or y in the backward.
+PFL_DECLARE_CPU_KERNEL(mmd_rbf_product_distances, (const MmdRbf& p, int64_t client, int64_t first))
+PFL_DECLARE_CPU_KERNEL(mmd_rbf_product_backward, (const MmdRbfBackward& p, bool of_y, int64_t client, int64_t first))
 
 }  // namespace pfl
 
