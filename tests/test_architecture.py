@@ -73,10 +73,10 @@ ENGINE_MAY_IMPORT = {
     "results": {"client_results", "sampling", "settings", "state"},
     "memory": {"allocations", "local", "sampling", "settings", "state"},
     "worker": {"client_results", "local", "results", "state"},
-    "client_work": {"client_results", "local", "state", "worker"},
+    "client_work": {"client_results", "local", "results", "state", "worker"},
     "executors": {"local", "results", "state", "stopping", "worker"},
     "probe": {"local", "settings", "state"},
-    "mixture": {"client_work", "executors", "state", "worker"},
+    "mixture": {"client_work", "executors", "results", "state", "worker"},
     "round": {
         "client_results",
         "client_work",
