@@ -2,8 +2,8 @@
 
 A metric is a function ``(logits [n, C], labels [n]) -> value``. The value is a number, a 1-d tensor with one number per
 class (NaN: no value), or None without a value. :data:`METRICS` holds the built-in ones; ``--metric module:function``
-adds a user's. Built-in metrics return tensors on the device of the logits: :func:`pending_score` does not wait for them,
-:func:`read_scores` reads those of many tests at once.
+adds a user's. Built-in metrics return tensors on the device of the logits: :func:`pending_score` does not wait for
+them, :func:`read_scores` reads those of many tests at once.
 """
 
 from __future__ import annotations
