@@ -56,8 +56,9 @@ def group_of(item):
 
 @pytest.fixture(autouse=True)
 def own_data_folder(tmp_path, monkeypatch):
-    """No test sees, or touches, the user's data sets."""
+    """No test sees, or touches, the user's data sets, raw or decoded."""
     monkeypatch.setenv("PFL_FAST_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("PFL_FAST_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
