@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,12 @@ def test_public_functions_of_the_engine_have_typed_parameters(file):
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             annotation = argument.annotation
             assert not (isinstance(annotation, ast.Name) and annotation.id == "Any"), (function.name, argument.arg)
+
+
+def test_a_class_name_is_used_once():
+    trees = [ast.parse(file.read_text()) for file in PACKAGE.rglob("*.py")]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_importing_the_package_does_not_import_torch():
