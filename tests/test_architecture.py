@@ -15,7 +15,7 @@ ENGINE = PACKAGE / "engine"
 # A part may import itself and the parts named here.
 MAY_IMPORT = {
     "atomic": set(),
-    "paths": set(),
+    "paths": {"errors"},
     "errors": set(),
     "options": {"errors"},
     "randomness": set(),
@@ -41,7 +41,18 @@ MAY_IMPORT = {
         "options",
         "randomness",
     },
-    "comparison": {"assembly", "atomic", "config", "data", "engine", "errors", "experiment", "methods", "options"},
+    "comparison": {
+        "assembly",
+        "atomic",
+        "config",
+        "data",
+        "engine",
+        "errors",
+        "experiment",
+        "methods",
+        "models",
+        "options",
+    },
     "config": {"atomic", "data", "engine", "errors", "options"},
     "cli": {
         "assembly",
