@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ ENGINE = PACKAGE / "engine"
 # A part may import itself and the parts named here.
 MAY_IMPORT = {
     "atomic": set(),
-    "paths": set(),
+    "paths": {"errors"},
     "errors": set(),
     "options": {"errors"},
     "randomness": set(),
@@ -40,7 +41,18 @@ MAY_IMPORT = {
         "options",
         "randomness",
     },
-    "comparison": {"assembly", "atomic", "config", "data", "engine", "errors", "experiment", "methods", "options"},
+    "comparison": {
+        "assembly",
+        "atomic",
+        "config",
+        "data",
+        "engine",
+        "errors",
+        "experiment",
+        "methods",
+        "models",
+        "options",
+    },
     "config": {"atomic", "data", "engine", "errors", "options"},
     "cli": {
         "assembly",
@@ -73,10 +85,10 @@ ENGINE_MAY_IMPORT = {
     "results": {"client_results", "sampling", "settings", "state"},
     "memory": {"allocations", "local", "sampling", "settings", "state"},
     "worker": {"client_results", "local", "results", "state"},
-    "client_work": {"client_results", "local", "state", "worker"},
+    "client_work": {"client_results", "local", "results", "state", "worker"},
     "executors": {"local", "results", "state", "stopping", "worker"},
     "probe": {"local", "settings", "state"},
-    "mixture": {"client_work", "executors", "state", "worker"},
+    "mixture": {"client_work", "executors", "results", "state", "worker"},
     "round": {
         "client_results",
         "client_work",
@@ -126,6 +138,12 @@ def test_public_functions_of_the_engine_have_typed_parameters(file):
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             annotation = argument.annotation
             assert not (isinstance(annotation, ast.Name) and annotation.id == "Any"), (function.name, argument.arg)
+
+
+def test_a_class_name_is_used_once():
+    trees = [ast.parse(file.read_text()) for file in PACKAGE.rglob("*.py")]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_importing_the_package_does_not_import_torch():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.results.listeners import Listener, RunView
-from pfl_fast.engine.results.records import RoundRecord
+
+if TYPE_CHECKING:  # they import torch
+    from pfl_fast.engine.client_results import LocalReport
+    from pfl_fast.engine.results.records import RoundRecord
 
 MAX_LINES = 40  # runs with at most this many evaluations print a line for each
 LINE_SECONDS = 5.0  # minimum time between two lines of longer runs

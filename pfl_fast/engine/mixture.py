@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfl_fast.engine.executors import Executor
-from pfl_fast.engine.results.metrics import Measurement, read_scores
+from pfl_fast.engine.results.metrics import PendingScore, read_scores
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings, Worker
 from pfl_fast.methods.base import Tensors
@@ -39,11 +39,11 @@ class RoundUploads:
     def losses(self, candidates: Sequence[tuple[int, Tensors]]) -> list[float]:
         """Returns the loss of each ``(client, replaced tensors)``."""
 
-        def measured(worker: Worker, index: int) -> Measurement:
+        def pending_loss(worker: Worker, index: int) -> PendingScore:
             client, replaced = candidates[index]
             split = "validation" if worker.data.validation_sizes[client] else "train"
             tensors = {**self.tensors(client), **replaced}
             return worker.test(worker.single, [client], tensors, split, self.settings)[0]
 
-        found = dict(self.executor.run(range(len(candidates)), measured))
+        found = dict(self.executor.run(range(len(candidates)), pending_loss))
         return [score.loss for score in read_scores([found[index] for index in range(len(candidates))])]

@@ -16,7 +16,7 @@ from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.single import SingleRunner, predictions
 from pfl_fast.engine.local.trainer import Runner, Trainer
-from pfl_fast.engine.results.metrics import Measurement, Metric, measure, read_scores
+from pfl_fast.engine.results.metrics import Metric, PendingScore, pending_score, read_scores
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
@@ -91,11 +91,11 @@ class Worker:
 
     def test(
         self, runner: Runner, clients: Sequence[int], tensors: Tensors, split: str, settings: TestSettings
-    ) -> list[Measurement]:
+    ) -> list[PendingScore]:
         """Returns the score of each client of a unit on its own samples of ``split``, still on the device."""
         predict = with_bf16_products(self.method.predict, settings.bf16)
         outputs = runner.logits(predict, clients, tensors, split, settings.noise)
-        return [self._measure(logits, labels, settings.whole_batches) for logits, labels in outputs]
+        return [self._pending_score(logits, labels, settings.whole_batches) for logits, labels in outputs]
 
     def test_global(self, tensors: Tensors, settings: TestSettings) -> Score | None:
         """Returns the score of the server's model on the union of the clients' test samples.
@@ -120,12 +120,12 @@ class Worker:
                 return None
         predict = with_bf16_products(self.method.predict_global, settings.bf16)
         outputs = predictions(predict, server, self.data, "test", None, settings.noise)
-        return read_scores([self._measure(*outputs, 0)])[0]
+        return read_scores([self._pending_score(*outputs, 0)])[0]
 
-    def _measure(self, logits: Tensor, labels: Tensor, whole_batches: int) -> Measurement:
+    def _pending_score(self, logits: Tensor, labels: Tensor, whole_batches: int) -> PendingScore:
         if len(labels) == 0:
-            return Measurement(0, torch.zeros(()))
+            return PendingScore(0, torch.zeros(()))
         if whole_batches and len(labels) >= whole_batches:
             used = len(labels) // whole_batches * whole_batches
             logits, labels = logits[:used], labels[:used]
-        return measure(logits, labels, self.metrics)
+        return pending_score(logits, labels, self.metrics)

@@ -11,11 +11,11 @@ from sklearn.preprocessing import label_binarize
 from pfl_fast.engine.client_results import Score
 from pfl_fast.engine.results.metrics import (
     METRICS,
-    Measurement,
+    PendingScore,
     Summary,
     find_metrics,
-    measure,
     micro_auc,
+    pending_score,
     read_scores,
     summarise,
 )
@@ -63,8 +63,8 @@ def test_auc_when_all_samples_are_of_one_class():
 )
 def test_auc_is_none_where_it_is_undefined(probabilities):
     labels = torch.zeros(len(probabilities), dtype=torch.int64)
-    measurement = Measurement(len(labels), torch.tensor(0), {"auc": micro_auc(probabilities, labels)})
-    assert read_scores([measurement])[0].metrics == {"auc": None}
+    score = PendingScore(len(labels), torch.tensor(0), {"auc": micro_auc(probabilities, labels)})
+    assert read_scores([score])[0].metrics == {"auc": None}
 
 
 def measured(logits, labels, *names):
@@ -72,7 +72,7 @@ def measured(logits, labels, *names):
 
 
 def score(logits, labels, metrics):
-    return read_scores([measure(logits, labels, metrics)])[0]
+    return read_scores([pending_score(logits, labels, metrics)])[0]
 
 
 def test_score_by_hand():

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pfl_fast.data.federated import FederatedData
-from pfl_fast.engine.client_results import Bests, LocalReport
-from pfl_fast.engine.results.metrics import Metric
-from pfl_fast.engine.results.protocol import Protocol as AccuracyProtocol
-from pfl_fast.engine.results.records import RoundRecord
-from pfl_fast.engine.settings import RoundSettings
-from pfl_fast.engine.state.run_state import RunState
+if TYPE_CHECKING:
+    from pfl_fast.data.federated import FederatedData
+    from pfl_fast.engine.client_results import Bests, LocalReport
+    from pfl_fast.engine.results.metrics import Metric
+    from pfl_fast.engine.results.protocol import Protocol as AccuracyProtocol
+    from pfl_fast.engine.results.records import RoundRecord
+    from pfl_fast.engine.settings import RoundSettings
+    from pfl_fast.engine.state.run_state import RunState
 
 
 class RunView(Protocol):

@@ -2,8 +2,8 @@
 
 A metric is a function ``(logits [n, C], labels [n]) -> value``. The value is a number, a 1-d tensor with one number per
 class (NaN: no value), or None without a value. :data:`METRICS` holds the built-in ones; ``--metric module:function``
-adds a user's. Built-in metrics return tensors on the device of the logits: :func:`measure` does not wait for them,
-:func:`read_scores` reads those of many tests at once.
+adds a user's. Built-in metrics return tensors on the device of the logits: :func:`pending_score` does not wait for
+them, :func:`read_scores` reads those of many tests at once.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def find_metrics(names: Iterable[str], log: Callable[[str], None] = print) -> di
 
 
 @dataclass(frozen=True)
-class Measurement:
+class PendingScore:
     """A score whose values may still be on a device.
 
     Attributes:
@@ -137,16 +137,16 @@ class Measurement:
     metrics: dict[str, Tensor | Value] = field(default_factory=dict)
 
 
-def measure(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> Measurement:
+def pending_score(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> PendingScore:
     """Evaluates ``[n, C]`` logits against ``[n]`` labels; logits may hold NaN or infinite values."""
     found = {name: metric(logits, labels) for name, metric in metrics.items()}
-    return Measurement(len(labels), _correct(logits, labels).sum(), found)
+    return PendingScore(len(labels), _correct(logits, labels).sum(), found)
 
 
-def read_scores(measurements: Sequence[Measurement]) -> list[Score]:
-    """Returns the scores of measurements. All values are read at once, so that the host waits for each device once."""
-    pending = [value for m in measurements for value in (m.correct, *m.metrics.values()) if isinstance(value, Tensor)]
-    numbers = iter(read(pending))
+def read_scores(pending: Sequence[PendingScore]) -> list[Score]:
+    """Reads pending scores: all values at once, so that the host waits for each device once."""
+    values = [value for p in pending for value in (p.correct, *p.metrics.values()) if isinstance(value, Tensor)]
+    numbers = iter(read(values))
 
     def known(name: str, value: Tensor | Value) -> Value:
         if not isinstance(value, Tensor):
@@ -157,14 +157,14 @@ def read_scores(measurements: Sequence[Measurement]) -> list[Score]:
         return None if name != "loss" and math.isnan(found[0]) else found[0]
 
     return [
-        Score(m.samples, int(next(numbers)[0]), {name: known(name, value) for name, value in m.metrics.items()})
-        for m in measurements
+        Score(p.samples, int(next(numbers)[0]), {name: known(name, value) for name, value in p.metrics.items()})
+        for p in pending
     ]
 
 
-def read_scores_by_split(tests: Sequence[Mapping[str, Measurement]]) -> list[dict[str, Score]]:
+def read_scores_by_split(tests: Sequence[Mapping[str, PendingScore]]) -> list[dict[str, Score]]:
     """Returns the scores of several clients by split; all values are read at once."""
-    scores = iter(read_scores([measurement for by_split in tests for measurement in by_split.values()]))
+    scores = iter(read_scores([score for by_split in tests for score in by_split.values()]))
     return [{split: next(scores) for split in by_split} for by_split in tests]
 
 
