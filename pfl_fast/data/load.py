@@ -121,7 +121,9 @@ def _prepare(
     if unlike := [file.name for file in files if not _is_published(file, entry)]:
         note = f"{', '.join(unlike)}: not the published file, by its checksum; if you did not change it, fetch it again"
         raw = replace(raw, note="; ".join([note] + [raw.note] * bool(raw.note)))
-    write_cache(cache, base, raw, facts, reader=source.version)
+    checksums = [file_checksum(file) if file.is_file() else None for file in files]
+    sources = [fact | {"checksum": checksum} for fact, checksum in zip(facts, checksums, strict=True)]
+    write_cache(cache, base, raw, files, sources=sources, reader=source.version)
 
 
 def _is_published(file: Path, entry: Entry) -> bool:
@@ -234,5 +236,5 @@ def _open(
 
 
 def _made_from(manifest: dict[str, Any], source: Source, files: tuple[Path, ...]) -> bool:
-    facts = [source_facts(file) for file in files]
-    return bool(manifest["sources"] == facts and manifest.get("reader", 1) == source.version)
+    facts = [{key: value for key, value in fact.items() if key != "checksum"} for fact in manifest["sources"]]
+    return bool(facts == [source_facts(file) for file in files] and manifest.get("reader", 1) == source.version)

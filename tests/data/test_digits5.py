@@ -89,9 +89,9 @@ def test_synthdigits_in_svhns_format(raw, load_real):
     [
         ("train_32x32.mat", b"", "not a readable .mat"),
         ("train_32x32.mat", b"garbage" * 99, "not a readable .mat"),
-        ("usps.bz2", b"garbage", "not USPS"),
-        ("usps.bz2", usps([1])[:-5], "not USPS"),
-        ("usps.bz2", bz2.compress(b"1 1:0.5\n"), "not USPS"),
+        ("usps.bz2", b"garbage", "not a readable file of USPS"),
+        ("usps.bz2", usps([1])[:-5], "not a readable file of USPS"),
+        ("usps.bz2", bz2.compress(b"1 257:0.5\n"), "not a readable file of USPS"),
         ("usps.t.bz2", usps([11]), r"labels outside 0 to 9"),
     ],
 )
