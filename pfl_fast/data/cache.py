@@ -61,6 +61,13 @@ def imported_folder(name: str, folder: Path | None = None) -> Path:
     return (folder or data_folder()) / "imported" / name
 
 
+def existing_folder(folder: Path) -> Path:
+    """Returns a data folder that the user names; raises if it does not exist, because its name may be mistyped."""
+    if not folder.expanduser().is_dir():
+        raise DataError(f"the data folder {folder} does not exist; make it, or correct the path")
+    return folder.expanduser()
+
+
 def is_writable(folder: Path) -> bool:
     """Returns whether the permission bits allow new files in a folder; read-only folders bind root, too."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -216,7 +223,8 @@ def source_facts(file: Path) -> dict[str, Any]:
     for folder, folders, names in os.walk(file):
         folders.sort()
         for name in sorted(names):
-            facts = Path(folder, name).stat()
+            path = Path(folder, name)
+            facts = path.stat() if path.exists() else path.lstat()  # a link may point nowhere
             line = (os.path.relpath(folder, file), name, facts.st_size, facts.st_mtime_ns)
             digest.update(repr(line).encode("utf-8", "surrogateescape"))
     return {"file": file.name, "listing": f"sha256:{digest.hexdigest()}"}

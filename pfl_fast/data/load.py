@@ -15,6 +15,7 @@ from pfl_fast.data import bounded, catalogue
 from pfl_fast.data.cache import (
     MANIFEST,
     BrokenCacheError,
+    existing_folder,
     imported_folder,
     is_writable,
     prepared_folder,
@@ -65,9 +66,7 @@ def load(
     Raises:
         DataError: for an unknown name or broken files, and with ``real_only`` for missing files.
     """
-    root = (folder or data_folder()).expanduser()
-    if folder is not None and not root.is_dir():
-        raise DataError(f"the data folder {root} does not exist; make it, or correct the path")
+    root = data_folder() if folder is None else existing_folder(folder)
     if name not in catalogue.DATASETS and (imported_folder(name, root) / MANIFEST).is_file():
         return _load_imported(imported_folder(name, root))
     entry = catalogue.entry(name)
@@ -79,6 +78,8 @@ def load(
         return _generated(name, size, stand_in_samples, seed)
     base = entry.base or name
     cache = prepared_folder(base, size, root)
+    if cache.is_dir():
+        prepared_home()  # refuses a cache that others may write to
     found = catalogue.locate(entry, root)
     opened = _open(name, entry, cache, found, log)
     problem = ""

@@ -12,7 +12,7 @@ from pfl_fast.data.download import file_checksum
 from pfl_fast.data.entry import Download
 from pfl_fast.data.load import load
 from pfl_fast.data.sources import idx
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, PflFastError
 from tests.data.archives import pixels, tiny_members, write_folder, write_mnist
 
 
@@ -174,6 +174,15 @@ def test_no_writable_folder_is_an_error(raw, tmp_path, load_real, monkeypatch):
     monkeypatch.setenv("PFL_FAST_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match="set PFL_FAST_CACHE"):
         load_real("mnist")
+
+
+def test_a_cache_that_others_may_write_to_is_refused(raw, load_real, prepared):
+    write_mnist(raw)
+    load_real("mnist")
+    prepared()[0].parent.chmod(0o777)
+    for size in (28, 9):
+        with pytest.raises(PflFastError, match="writable by others"):
+            load_real("mnist", size=size)
 
 
 def test_a_missing_data_folder_is_refused_and_not_made(tmp_path, load_real):
