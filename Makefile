@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report mutants sanitize wheel wheel-test clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report mutants fuzz sanitize wheel wheel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -55,6 +55,10 @@ cuda-report: setup ## registers, spills, occupancy and memory traffic of the CUD
 
 mutants: setup ## mutation testing of the kernels, hours (KERNEL=mix SAMPLE=12: minutes; WRITE=1: into bench/mutants.md)
 	@$(BIN)/python -m tests.mutation $(KERNEL) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(WRITE),--write)
+
+fuzz: setup ## damaged data files in every loader, and operators on random sizes; ten minutes (SECONDS=3600: an hour)
+	@$(BIN)/python -m tests.fuzz --seed "$$(date +%s)" --seconds $(or $(SECONDS),600)
+	@PFL_FAST_EXAMPLES=500 $(BIN)/python -m pytest -q --hypothesis-seed=random tests/ops/test_any_size.py
 
 sanitize: setup ## the operator tests with AddressSanitizer, UBSan and ThreadSanitizer, on every instruction set
 	@$(BIN)/python -m tests.sanitize

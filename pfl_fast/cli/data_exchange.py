@@ -54,14 +54,14 @@ def import_(
 
 def import_dataset(path: Path, name: str, values: dict[str, Any]) -> str:
     """Copies PFLlib's clients into a data set of the data folder; returns a description."""
-    from pfl_fast.data.cache import imported_folder, save_dataset
+    from pfl_fast.data.cache import existing_folder, imported_folder, save_dataset
     from pfl_fast.data.catalogue import DATASETS
     from pfl_fast.data.pfllib import import_pfllib
 
     if name in DATASETS:
         raise DataError(f"{name} is a data set of the catalogue; choose another --name, for example {name}-imported")
     data_dir = read_settings(name, values).data_dir
-    folder = imported_folder(name, Path(data_dir).expanduser() if data_dir else None)
+    folder = imported_folder(name, existing_folder(Path(data_dir)) if data_dir else None)
     dataset = import_pfllib(path, name)
     save_dataset(dataset, folder)
     return (

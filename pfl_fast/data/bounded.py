@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,18 @@ def read(stream: Readable, file: object, size: int) -> bytes:
         check_claim(file, done, size)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+def open_zip(source: Path | BinaryIO, file: object, size: int) -> tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]:
+    """Opens a zip archive of ``size`` bytes; returns it and its files, none of which claims too much."""
+    with reading(file, "zip archive"):
+        archive = zipfile.ZipFile(source)
+        members = [member for member in archive.infolist() if member.filename and not member.is_dir()]
+        for member in members:
+            if member.compress_size > size:  # zipfile takes as much memory
+                raise ValueError(f"{member.filename} claims {member.compress_size} of its {size} bytes")
+            check_claim(f"{file}/{member.filename}", member.file_size, member.compress_size)
+    return archive, members
 
 
 def read_file(file: Path) -> bytes:

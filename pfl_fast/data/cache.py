@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -62,6 +61,13 @@ def imported_folder(name: str, folder: Path | None = None) -> Path:
     return (folder or data_folder()) / "imported" / name
 
 
+def existing_folder(folder: Path) -> Path:
+    """Returns a data folder that the user names; raises if it does not exist, because its name may be mistyped."""
+    if not folder.expanduser().is_dir():
+        raise DataError(f"the data folder {folder} does not exist; make it, or correct the path")
+    return folder.expanduser()
+
+
 def is_writable(folder: Path) -> bool:
     """Returns whether the permission bits allow new files in a folder; read-only folders bind root, too."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -88,7 +94,7 @@ def save_dataset(dataset: Dataset, folder: Path) -> None:
 
 
 def write_cache(
-    folder: Path, name: str, raw: Raw, sources: Sequence[dict[str, Any]] = (), natural: Any = None, **facts: Any
+    folder: Path, name: str, raw: Raw, files: tuple[Path, ...] = (), natural: Any = None, **facts: Any
 ) -> None:
     """Decodes a data set into ``folder``, which appears when it is complete.
 
@@ -99,14 +105,14 @@ def write_cache(
         folder: folder to write, replaced if it exists.
         name: name of the data set.
         raw: data set to decode.
-        sources: :func:`source_facts` of the files of the data set, as they were before they were read.
+        files: files of the data set.
         natural: ``(train, test)`` indices of each client of imported data.
-        facts: further entries of the manifest.
+        facts: further entries of the manifest; ``sources``: the :func:`source_facts` of ``files`` before reading.
 
     Raises:
         DataError: naming the file and its defect; nothing is left behind.
     """
-    origin = str(sources[0]["file"]) if sources else name
+    origin = str(files[0]) if files else name
     _check(raw, origin)
     arrays = {"y": raw.y, "test": raw.test, **({} if raw.domain is None else {"domain": raw.domain})}
     arrays |= {f"labels-{key}": labels for key, labels in raw.labels.items()}
@@ -117,7 +123,7 @@ def write_cache(
         "format": FORMAT,
         "written_by": f"pfl-fast {__version__}",
         "name": name,
-        "sources": list(sources),
+        "sources": [],
         "arrays": {
             "x": {"shape": list(raw.shape), "dtype": raw.dtype},
             **{key: {"shape": list(array.shape), "dtype": str(array.dtype)} for key, array in arrays.items()},
@@ -168,7 +174,7 @@ def _read_array(folder: Path, key: str, facts: Any) -> NDArray[Any]:
     # Copy-on-write, because torch wants writable memory: writes do not reach the file.
     try:
         array: NDArray[Any] = np.load(folder / f"{key}.npy", mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError, RecursionError, MemoryError) as error:
+    except Exception as error:  # NumPy parses the header as Python, and raises errors of many types
         raise BrokenCacheError(f"{key}.npy: {error}") from None
     if list(array.shape) != shape or str(array.dtype) != dtype:
         raise BrokenCacheError(f"{key}.npy holds {array.dtype} {list(array.shape)}, expected {dtype} {shape}")
@@ -217,7 +223,8 @@ def source_facts(file: Path) -> dict[str, Any]:
     for folder, folders, names in os.walk(file):
         folders.sort()
         for name in sorted(names):
-            facts = Path(folder, name).stat()
+            path = Path(folder, name)
+            facts = path.stat() if path.exists() else path.lstat()  # a link may point nowhere
             line = (os.path.relpath(folder, file), name, facts.st_size, facts.st_mtime_ns)
             digest.update(repr(line).encode("utf-8", "surrogateescape"))
     return {"file": file.name, "listing": f"sha256:{digest.hexdigest()}"}

@@ -15,6 +15,7 @@ from pfl_fast.data import bounded, catalogue
 from pfl_fast.data.cache import (
     MANIFEST,
     BrokenCacheError,
+    existing_folder,
     imported_folder,
     is_writable,
     prepared_folder,
@@ -65,9 +66,7 @@ def load(
     Raises:
         DataError: for an unknown name or broken files, and with ``real_only`` for missing files.
     """
-    root = (folder or data_folder()).expanduser()
-    if folder is not None and not root.is_dir():
-        raise DataError(f"the data folder {root} does not exist; make it, or correct the path")
+    root = data_folder() if folder is None else existing_folder(folder)
     if name not in catalogue.DATASETS and (imported_folder(name, root) / MANIFEST).is_file():
         return _load_imported(imported_folder(name, root))
     entry = catalogue.entry(name)
@@ -79,6 +78,8 @@ def load(
         return _generated(name, size, stand_in_samples, seed)
     base = entry.base or name
     cache = prepared_folder(base, size, root)
+    if cache.is_dir():
+        prepared_home()  # refuses a cache that others may write to
     found = catalogue.locate(entry, root)
     opened = _open(name, entry, cache, found, log)
     problem = ""
@@ -121,7 +122,9 @@ def _prepare(
     if unlike := [file.name for file in files if not _is_published(file, entry)]:
         note = f"{', '.join(unlike)}: not the published file, by its checksum; if you did not change it, fetch it again"
         raw = replace(raw, note="; ".join([note] + [raw.note] * bool(raw.note)))
-    write_cache(cache, base, raw, facts, reader=source.version)
+    checksums = [file_checksum(file) if file.is_file() else None for file in files]
+    sources = [fact | {"checksum": checksum} for fact, checksum in zip(facts, checksums, strict=True)]
+    write_cache(cache, base, raw, files, sources=sources, reader=source.version)
 
 
 def _is_published(file: Path, entry: Entry) -> bool:
@@ -234,5 +237,5 @@ def _open(
 
 
 def _made_from(manifest: dict[str, Any], source: Source, files: tuple[Path, ...]) -> bool:
-    facts = [source_facts(file) for file in files]
-    return bool(manifest["sources"] == facts and manifest.get("reader", 1) == source.version)
+    facts = [{key: value for key, value in fact.items() if key != "checksum"} for fact in manifest["sources"]]
+    return bool(facts == [source_facts(file) for file in files] and manifest.get("reader", 1) == source.version)

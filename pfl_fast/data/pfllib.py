@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -66,11 +65,8 @@ def import_pfllib(folder: str | Path, name: str | None = None) -> Dataset:
 def read_client(file: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Reads the ``(x, y)`` of one client: y is int64, x int32 tokens or float32 numbers."""
     data = bounded.read_file(file)
-    with (
-        bounded.reading(file, "client's file of PFLlib"),
-        zipfile.ZipFile(io.BytesIO(data)) as archive,
-        archive.open("data.npy") as member,
-    ):
+    archive, _ = bounded.open_zip(io.BytesIO(data), file, len(data))
+    with bounded.reading(file, "client's file of PFLlib"), archive, archive.open("data.npy") as member:
         stream = cast(BinaryIO, member)
         if not bounded.read_npy_header(stream)[2].hasobject:
             raise ValueError("its member 'data' is not a pickled dict")

@@ -71,7 +71,6 @@ class _Dtype:
             if not isinstance(data, (bytes, bytearray)) or len(data) != math.prod(shape) * self.real().itemsize:
                 raise ValueError(f"an array of {self.spec} and shape {shape!r:.80} with other data")
             result = checked(np.frombuffer(bytes(data), self.real()))
-            result = result.astype(result.dtype.newbyteorder("="), copy=False)
         return result.reshape(shape, order=order)  # type: ignore[call-overload,no-any-return]
 
 
@@ -85,7 +84,8 @@ class _Array:
 
     def set_state(self, state: Any) -> object:
         *_version, shape, dtype, fortran, data = state
-        return _dtype(dtype).array(data, shape, "F" if fortran else "C")
+        array = _dtype(dtype).array(data, shape, "F" if fortran else "C")
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _fail(what: str) -> Any:

@@ -75,6 +75,9 @@ def test_exported_clients_can_be_imported(run, tmp_path):
 
 def test_imports_go_to_the_data_dir(run, tmp_path):
     run(export, "digits", "out", "--clients", 3)
+    with pytest.raises(DataError, match="the data folder elsewhere does not exist"):
+        run(import_, "out", "--data-dir", "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
     run(import_, "out", "--data-dir", "elsewhere")
     assert np.load(tmp_path / "elsewhere" / "imported" / "out" / "y.npy").shape == (1797,)
     assert "1797" in run(show, "out", "--data-dir", "elsewhere")

@@ -31,11 +31,11 @@ def load_real(raw, said):
 
 
 @pytest.fixture
-def refuses(raw, load_real):
+def refuses(tmp_path, load_real):
     """Checks that a data set cannot be loaded from ``raw``, why, and that no cache is left."""
 
     def caches():
-        return [path for path in raw.glob("prepared/*") if path.is_dir()]
+        return [path for path in tmp_path.glob("cache/prepared/*") if path.is_dir()]
 
     def check(name, message, **more):
         before = caches()

@@ -28,7 +28,7 @@ def test_every_entry_has_a_homepage_and_files(name):
     assert found.augment in ("none", "flip-rotate")
     for download in found.downloads:
         assert bool(download.urls) != bool(found.by_hand)
-        assert all(url.startswith("http") and url.endswith(download.file) for url in download.urls)
+        assert all(url.startswith("https://") and url.endswith(download.file) for url in download.urls)
         assert download.checksum is None or re.fullmatch(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", download.checksum)
 
 

@@ -3,8 +3,10 @@ import pickle
 
 import numpy as np
 import pytest
-from scipy.io import savemat
+from scipy.io import loadmat, savemat
 
+from pfl_fast.data.sources.mat import read_mat
+from pfl_fast.errors import DataError
 from tests.data.archives import pixels, write_mnist
 
 
@@ -84,14 +86,65 @@ def test_synthdigits_in_svhns_format(raw, load_real):
     assert data.y[data.domain == 3].tolist() == [3, 0, 3, 0]
 
 
+def test_indices_of_libsvm_are_honoured(raw, load_real):
+    write_originals(raw)
+    (raw / "usps.bz2").write_bytes(bz2.compress(b"3 2:1 256:-1\n"))
+    data = load_real("digits5", size=16)
+    image = data.x[(data.domain == 2) & ~data.test][0, ..., 0]
+    assert (image[0, 1], image[15, 15]) == (255, 0)
+    assert np.unique(np.delete(image.ravel(), [1, 255])).tolist() == [128], "an index that is not there means 0"
+
+
+@pytest.mark.parametrize("values", [(0.0, 0.5, 1.0), (0, 100, 255.0)])
+def test_float_images_are_converted(raw, load_real, said, values):
+    write_originals(raw)
+    train = np.array(values * (28 * 28)).reshape(1, 28, 28, 3)
+    content = {"train": train, "label_train": [[1]], "test": pixels(3, 1, 28, 28, 3), "label_test": [[2]]}
+    savemat(raw / "mnistm_with_label.mat", content)
+    data = load_real("digits5", size=28)
+    image = data.x[(data.domain == 4) & ~data.test][0]
+    assert image[3, 4].tolist() == ([0, 128, 255] if max(values) == 1 else [0, 100, 255])
+    assert ("multiplied by 255" in said[-1]) == (max(values) == 1)
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.5 + 2, np.nan])
+def test_float_images_of_unknown_scale_are_refused(raw, refuses, value):
+    write_originals(raw)
+    train = np.full((1, 28, 28, 3), value)
+    content = {"train": train, "label_train": [[1]], "test": pixels(3, 1, 28, 28, 3), "label_test": [[2]]}
+    savemat(raw / "mnistm_with_label.mat", content)
+    refuses("digits5", r"mnistm_with_label\.mat: images with values")
+
+
+def test_ten_labels_per_row_must_be_one_hot(raw, refuses):
+    write_originals(raw)
+    content = {"train": pixels(3, 1, 28, 28, 3), "label_train": np.full((1, 10), 0.1)}
+    savemat(raw / "mnistm_with_label.mat", content | {"test": content["train"], "label_test": content["label_train"]})
+    refuses("digits5", "not one-hot")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_mat_files_are_read_as_scipy_reads_them(tmp_path, compressed):
+    kinds = ("u1", "i2", "u2", "i4", "u4", "i8", "f4", "f8")
+    content = {f"v_{kind}": np.arange(24).reshape(2, 3, 4).astype(kind) for kind in kinds} | {"one": np.array([[7]])}
+    others = {"text": "abc", "cell": np.array([1, "a"], object), "complex": np.array([1j]), "struct": {"a": 1}}
+    savemat(tmp_path / "a.mat", others | content, do_compression=compressed)
+    theirs = loadmat(tmp_path / "a.mat")
+    for name, ours in zip(content, read_mat(tmp_path / "a.mat", tuple(content)), strict=True):
+        np.testing.assert_array_equal(ours, theirs[name])
+    for name in others:
+        with pytest.raises(DataError, match=f"no variable {name} of numbers"):
+            read_mat(tmp_path / "a.mat", (name,))
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("train_32x32.mat", b"", "not a readable .mat"),
         ("train_32x32.mat", b"garbage" * 99, "not a readable .mat"),
-        ("usps.bz2", b"garbage", "not USPS"),
-        ("usps.bz2", usps([1])[:-5], "not USPS"),
-        ("usps.bz2", bz2.compress(b"1 1:0.5\n"), "not USPS"),
+        ("usps.bz2", b"garbage", "not a readable file of USPS"),
+        ("usps.bz2", usps([1])[:-5], "not a readable file of USPS"),
+        ("usps.bz2", bz2.compress(b"1 257:0.5\n"), "not a readable file of USPS"),
         ("usps.t.bz2", usps([11]), r"labels outside 0 to 9"),
     ],
 )

@@ -1,10 +1,12 @@
 import hashlib
 import socket
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from pfl_fast.data.download import fetch, file_checksum
+from pfl_fast.data.download import _NoDowngrade, fetch, file_checksum
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import DataError
 from tests.data.bad_server import CONTENT
@@ -50,6 +52,23 @@ def test_a_cut_without_content_length_is_noticed_by_the_checksum(server, target)
     with pytest.raises(DataError, match=r"data\.bin.*instead of md5:.*deleted"):
         get(server.url, target)
     assert files_next_to(target) == []
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_a_download_beyond_its_limit_is_refused_and_deleted(server, target, length):
+    server.length = length
+    with pytest.raises(DataError, match=f"{len(CONTENT) - 1}.* expected"):
+        get(server.url, target, limit=len(CONTENT) - 1)
+    assert files_next_to(target) == []
+    get(server.url, target, limit=len(CONTENT))
+
+
+def test_a_redirection_from_https_to_http_is_not_followed():
+    follow = _NoDowngrade().redirect_request
+    request = urllib.request.Request("https://a/b")
+    with pytest.raises(urllib.error.URLError, match="redirects from https to http://c/d"):
+        follow(request, None, 301, "moved", {}, "http://c/d")
+    assert follow(request, None, 301, "moved", {}, "https://c/d").full_url == "https://c/d"
 
 
 def test_no_content_length(server, target):

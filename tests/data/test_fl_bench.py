@@ -45,7 +45,7 @@ def test_labels_are_compared_with_the_statistics(tmp_path, dataset):
     [
         ([{"train": [6]}], "outside the 6 samples"),
         ([], "expected a dict"),
-        ([{"train": ["a"]}], "not sample indices"),
+        ([{"train": ["a"]}], "sample indices for 'train' are not real numbers"),
         ([{"train": [1]}, {"test": [2]}], "client 1 has no training samples"),
     ],
 )

@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 import shutil
 from dataclasses import replace
 
@@ -7,32 +8,43 @@ import numpy as np
 import pytest
 
 from pfl_fast.data import catalogue
+from pfl_fast.data.download import file_checksum
 from pfl_fast.data.entry import Download
 from pfl_fast.data.load import load
-from pfl_fast.errors import DataError
-from tests.data.archives import pixels, write_mnist
+from pfl_fast.data.sources import idx
+from pfl_fast.errors import DataError, PflFastError
+from tests.data.archives import pixels, tiny_members, write_folder, write_mnist
 
 
-def prepared(folder):
-    return sorted(path.name for path in (folder / "prepared").iterdir() if path.is_dir())
+@pytest.fixture
+def prepared(tmp_path):
+    """Returns the folders of decoded data sets, in the user's cache."""
+    return lambda: sorted(path for path in (tmp_path / "cache" / "prepared").iterdir() if path.is_dir())
 
 
-def test_data_is_decoded_once_and_then_memory_mapped(raw, load_real, said):
+def sizes(folders):
+    return [folder.name.rpartition("-")[0] for folder in folders]
+
+
+def test_data_is_decoded_once_and_then_memory_mapped(raw, load_real, said, prepared):
     x, _ = write_mnist(raw)
     first, second = load_real("mnist"), load_real("mnist")
     assert sum("preparing" in line for line in said) == 1
     assert isinstance(second.x, np.memmap)
     assert np.array_equal(first.x, second.x)
-    assert prepared(raw) == ["mnist-28"]
+    (folder,) = prepared()
+    assert folder.name.startswith("mnist-28-")
+    assert [line for line in said if str(folder) in line] == [said[0]], "one line says where"
+    assert sorted(path.name for path in raw.iterdir()) == sorted(f"{name}.gz" for name in idx.FILES)
     second.x[:] = 0  # the file is not written through
     assert np.array_equal(load_real("mnist").x[..., 0], x)
 
 
-def test_each_size_has_its_own_cache(raw, load_real):
+def test_each_size_has_its_own_cache(raw, load_real, prepared):
     write_mnist(raw)
     assert load_real("mnist").x.shape[1] == 28
     assert load_real("mnist", size=7).x.shape[1] == 7
-    assert prepared(raw) == ["mnist-28", "mnist-7"]
+    assert sizes(prepared()) == ["mnist-28", "mnist-7"]
 
 
 def test_the_cache_is_used_without_the_files(raw, load_real):
@@ -61,10 +73,10 @@ def test_another_version_of_the_reader_decodes_again(raw, load_real, said, monke
     assert sum("preparing" in line for line in said) == 2
 
 
-def test_manifest(raw, load_real):
+def test_manifest(raw, load_real, prepared):
     write_mnist(raw)
     load_real("mnist")
-    manifest = json.loads((raw / "prepared/mnist-28/manifest.json").read_text())
+    manifest = json.loads((prepared()[0] / "manifest.json").read_text())
     assert manifest["format"] == 1
     assert manifest["arrays"]["x"] == {"shape": [10, 28, 28, 1], "dtype": "uint8"}
     assert len(manifest["sources"]) == 4
@@ -104,36 +116,39 @@ def edit(**changes):
         lambda folder: np.save(folder / "y.npy", np.zeros(10, np.float32)),
     ],
 )
-def test_a_damaged_cache_is_decoded_again(raw, load_real, said, damage):
+def test_a_damaged_cache_is_decoded_again(raw, load_real, said, damage, prepared):
     x, y = write_mnist(raw)
     load_real("mnist")
-    damage(raw / "prepared" / "mnist-28")
+    damage(prepared()[0])
     data = load_real("mnist")
     assert np.array_equal(data.x[..., 0], x)
     assert data.y.tolist() == y.tolist()
     assert sum("cannot be used" in line for line in said) == 1
 
 
-def test_a_damaged_cache_without_files_is_an_error(raw, load_real):
+def test_a_damaged_cache_without_files_is_an_error(raw, load_real, prepared):
     write_mnist(raw)
     load_real("mnist")
     for file in raw.glob("*.gz"):
         file.unlink()
-    truncate("x.npy", 500)(raw / "prepared" / "mnist-28")
+    truncate("x.npy", 500)(prepared()[0])
     with pytest.raises(DataError, match="not found"):
         load_real("mnist")
 
 
-def test_a_half_written_cache_is_not_used(raw, load_real):
+def test_a_half_written_cache_is_not_used(raw, load_real, prepared):
     write_mnist(raw)
-    left = raw / "prepared" / ".mnist-28.tmp"
-    left.mkdir(parents=True)
+    load_real("mnist")
+    (folder,) = prepared()
+    shutil.rmtree(folder)
+    left = folder.with_name(f".{folder.name}.tmp")
+    left.mkdir()
     (left / "x.npy").write_bytes(b"half")
     assert len(load_real("mnist")) == 10
     assert not left.exists()
 
 
-def test_a_read_only_folder_is_not_changed(raw, tmp_path, load_real):
+def test_a_read_only_folder_is_not_changed(raw, load_real, prepared):
     write_mnist(raw)
     before = sorted(raw.rglob("*"))
     raw.chmod(0o555)
@@ -142,35 +157,84 @@ def test_a_read_only_folder_is_not_changed(raw, tmp_path, load_real):
     finally:
         raw.chmod(0o755)
     assert sorted(raw.rglob("*")) == before
-    (name,) = prepared(tmp_path / "data")
-    assert name.startswith("mnist-28-")
+    assert sizes(prepared()) == ["mnist-28"]
 
 
-def test_two_read_only_folders_have_separate_caches(raw, tmp_path, load_real):
+def test_two_data_folders_have_separate_caches(raw, tmp_path, load_real, prepared):
     other = tmp_path / "other"
     write_mnist(raw)
     write_mnist(other, train=1, test=1)
-    for folder in (raw, other):
-        folder.chmod(0o555)
-    try:
-        assert [len(load_real("mnist", folder=f)) for f in (raw, other, raw)] == [10, 2, 10]
-    finally:
-        for folder in (raw, other):
-            folder.chmod(0o755)
-    assert len(prepared(tmp_path / "data")) == 2
+    assert [len(load_real("mnist", folder=f)) for f in (raw, other, raw)] == [10, 2, 10]
+    assert len(prepared()) == 2
 
 
 def test_no_writable_folder_is_an_error(raw, tmp_path, load_real, monkeypatch):
     write_mnist(raw)
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("PFL_FAST_DATA", str(tmp_path / "file"))
     monkeypatch.setenv("PFL_FAST_CACHE", str(tmp_path / "file"))
-    raw.chmod(0o555)
-    try:
-        with pytest.raises(DataError, match="set PFL_FAST_DATA"):
-            load_real("mnist")
-    finally:
-        raw.chmod(0o755)
+    with pytest.raises(DataError, match="set PFL_FAST_CACHE"):
+        load_real("mnist")
+
+
+def test_a_cache_that_others_may_write_to_is_refused(raw, load_real, prepared):
+    write_mnist(raw)
+    load_real("mnist")
+    prepared()[0].parent.chmod(0o777)
+    for size in (28, 9):
+        with pytest.raises(PflFastError, match="writable by others"):
+            load_real("mnist", size=size)
+
+
+def test_a_missing_data_folder_is_refused_and_not_made(tmp_path, load_real):
+    for name in ("mnist", "synthetic"):
+        with pytest.raises(DataError, match=r"the data folder .*/mistyped does not exist"):
+            load_real(name, folder=tmp_path / "mistyped")
+    assert not (tmp_path / "mistyped").exists()
+
+
+def rewrite(file):
+    """Writes other content of the same size."""
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(file, ns=(0, 5))  # the clock may be too coarse to tell the two writes apart
+
+
+def test_files_changed_without_a_change_of_size_are_decoded_again(raw, load_real, said):
+    _, y = write_mnist(raw, zipped=False)
+    assert load_real("mnist").y.tolist() == y.tolist()
+    rewrite(raw / "train-labels-idx1-ubyte")
+    assert load_real("mnist").y.tolist() == [*y[:6], y[6] ^ 1, *y[7:]]
+    assert sum("made from other files" in line for line in said) == 1
+
+
+@pytest.mark.parametrize("change", ["added", "deleted", "replaced"])
+def test_folders_whose_images_changed_are_decoded_again(raw, load_real, change):
+    members, _ = tiny_members()
+    write_folder(raw, members)
+    folder = raw / "tiny-imagenet-200/train/n01/images"
+    before = load_real("tiny")
+    if change == "added":
+        shutil.copy(folder / "n01_0.JPEG", folder / "n01_9.JPEG")
+    elif change == "deleted":
+        (folder / "n01_0.JPEG").unlink()
+    else:
+        shutil.copy(folder / "n01_1.JPEG", folder / "n01_0.JPEG")
+    after = load_real("tiny")
+    assert len(after) - len(before) == {"added": 1, "deleted": -1, "replaced": 0}[change]
+    assert change != "replaced" or np.array_equal(after.x[0], before.x[1])
+
+
+def test_files_placed_by_hand_are_compared_with_the_published_checksum(raw, load_real, said, monkeypatch):
+    write_mnist(raw)
+    load_real("mnist")
+    assert "train-images-idx3-ubyte.gz" in said[-1]
+    assert "not the published file, by its checksum" in said[-1]
+    entry = catalogue.DATASETS["mnist"]
+    mine = tuple(replace(item, checksum=file_checksum(raw / item.file, "md5")) for item in entry.downloads)
+    monkeypatch.setitem(catalogue.DATASETS, "mnist", replace(entry, downloads=mine))
+    said.clear()
+    load_real("mnist", size=5)
+    assert "preparing" in said[-1]
 
 
 def _load_in_process(folder, barrier, results):
@@ -197,7 +261,7 @@ def test_two_processes_decode_once(raw):
 def test_missing_data_has_instructions(load_real, raw):
     with pytest.raises(DataError) as error:
         load_real("tiny")
-    for part in (str(raw / "tiny"), "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d", "data get tiny"):
+    for part in (str(raw / "tiny"), "https://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d", "data get tiny"):
         assert part in str(error.value)
     with pytest.raises(DataError, match=rf"Google Drive.*into {raw}/office-home"):
         load_real("office-home")

@@ -55,8 +55,8 @@ def test_one_group_of_all_domains(raw, load_real):
     [
         ({"x_train": pixels(1, 4, 28, 28)}, "4 images but 5 labels"),
         ({"y_test": np.array([0, -1])}, "1 labels outside 0 to 9"),
-        ({"y_test": np.array([0, np.nan])}, "not whole numbers"),
-        ({"y_test": np.array(["a", "b"])}, "not whole numbers"),
+        ({"y_test": np.array([0, np.nan])}, "not (whole|real) numbers"),
+        ({"y_test": np.array(["a", "b"])}, "not (whole|real) numbers"),
         ({"x_test": np.zeros((2, 28, 28))}, r"x_test\): the images are float64"),
         ({"x_test": np.full((2, 28, 28), np.nan)}, "hold NaN"),
         ({"x_test": np.zeros((2, 784), np.uint8)}, "images of shape"),
@@ -80,7 +80,7 @@ def test_missing_arrays(raw, refuses, missing):
 def test_truncated(raw, refuses, keep):
     np.savez(raw / "mnist.npz", **arrays())
     (raw / "mnist.npz").write_bytes((raw / "mnist.npz").read_bytes()[:keep])
-    refuses("mnist", r"mnist\.npz: not a readable npz")
+    refuses("mnist", r"mnist\.npz: not a readable (npz|zip)")
 
 
 @pytest.mark.parametrize(

@@ -134,23 +134,75 @@ def cut(file):
     file.write_bytes(file.read_bytes()[:-200])
 
 
+def content(**changes):
+    """Writes a client of two images, changed."""
+    return lambda f: write(f, {"x": np.zeros((2, 3, 6, 5), np.float32), "y": np.array([0, 1])} | changes)
+
+
+def pairs(*rows):
+    table = np.empty(len(rows), dtype=object)
+    for place, row in enumerate(rows):
+        table[place] = (row, len(row))
+    return table
+
+
+ALTERED = {
+    "float labels": (content(y=np.array([0.5, 1])), "labels are not whole numbers"),
+    "NaN labels": (content(y=np.array([np.nan, 1])), "labels are not whole numbers"),
+    "one-hot labels": (content(y=np.eye(2)), r"labels of shape \(2, 2\), one-hot\?; expected \[n\]"),
+    "complex x": (content(x=np.zeros((2, 3, 6, 5), complex)), "x are not real numbers"),
+    "NaN x": (content(x=np.full((2, 3, 6, 5), np.nan)), "x has NaN"),
+    "x beyond float32": (content(x=np.full((2, 3, 6, 5), 1e300)), "very large numbers"),
+    "images beyond float32": (content(x=np.full((2, 3, 6, 5), 2**25 + 1)), "float32 cannot hold"),
+    "tokens beyond int32": (content(x=np.full((2, 9), 2**40)), "tokens from 1099511627776"),
+    "tokens of pairs beyond int32": (content(x=pairs([2**40], [1])), "tokens from 1 to 1099511627776"),
+    "one label of 10^9": (content(y=np.array([0, 10**9])), "1000000001 classes; with 24 values it may have 10000"),
+    "one long text": (content(x=pairs([1] * 10_000, *[[]] * 40_000), y=np.zeros(40_001)), "bytes of padded tokens"),
+}
+
+
+@pytest.mark.parametrize("name", ALTERED)
+def test_values_that_an_import_would_alter_are_refused(exported, name):
+    harm, message = ALTERED[name]
+    harm(exported / "train" / "1.npz")
+    if name == "one label of 10^9":
+        shutil.copy(exported / "train" / "1.npz", exported / "test" / "1.npz")
+    with pytest.raises(DataError, match=message):
+        import_pfllib(exported)
+
+
+def test_a_token_of_10_9_is_refused(tmp_path):
+    for split in ("train", "test"):
+        write(tmp_path / split / "0.npz", {"x": np.array([[10**9]]), "y": np.array([0])})
+    with pytest.raises(DataError, match="1000000001 tokens; with 2 values it may have 1000000"):
+        import_pfllib(tmp_path)
+
+
+def test_whole_numbers_in_other_dtypes_are_converted_exactly(tmp_path):
+    for split in ("train", "test"):
+        write(tmp_path / split / "0.npz", {"x": np.full((2, 1, 2, 2), 200, np.uint8), "y": np.array([[1.0], [0.0]])})
+    data = import_pfllib(tmp_path)
+    assert (data.x.dtype, data.x.max(), data.modality, data.y.tolist()) == (np.float32, 200, "features", [1, 0] * 2)
+
+
 DAMAGE = {
     "code": (
         lambda f: write(f, {"x": Evil(), "y": np.zeros(1)}),
         r"train/1.npz: refused, its pickle asks for posix\.system",
     ),
-    "truncated": (cut, r"train/1.npz: not a client's file"),
-    "empty": (lambda f: f.write_bytes(b""), "train/1.npz: not a client's file"),
+    "truncated": (cut, r"train/1.npz: not a readable zip archive"),
+    "empty": (lambda f: f.write_bytes(b""), "train/1.npz: not a readable zip archive"),
     "no dict": (lambda f: write(f, [1, 2]), "train/1.npz"),
     "no labels": (lambda f: write(f, {"x": np.zeros(2)}), "expected a dict with 'x' and 'y'"),
     "too few labels": (lambda f: write(f, {"x": np.zeros((2, 3, 6, 5)), "y": [1]}), "2 samples with 1 labels"),
-    "words": (lambda f: write(f, {"x": np.array(["a"]), "y": [1]}), "are not numbers"),
+    "words": (lambda f: write(f, {"x": np.array(["a"]), "y": [1]}), "x are not real numbers"),
     "plain array": (lambda f: np.savez(f, data=np.zeros(3)), "not a pickled dict"),
     "no member": (lambda f: np.savez(f, x=np.zeros(3)), "data.npy"),
     "another shape": (lambda f: write(f, {"x": np.zeros((2, 3, 4, 5)), "y": [1, 1]}), "different shapes"),
     "tokens": (lambda f: write(f, {"x": np.zeros((2, 9), dtype=int), "y": [1, 1]}), "some clients have tokens"),
     "gone": (lambda f: f.unlink(), "client 1 is in only one of train and test"),
     "config": (lambda f: (f.parents[1] / "config.json").write_text("{"), "config.json: not readable"),
+    "many classes": (lambda f: (f.parents[1] / "config.json").write_text('{"num_classes": 1000000000}'), "refused"),
     "few classes": (lambda f: (f.parents[1] / "config.json").write_text('{"num_classes": 2}'), "there is a label 2"),
     "no folder": (lambda f: shutil.rmtree(f.parent), "no client's files there"),
 }

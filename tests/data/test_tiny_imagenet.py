@@ -30,7 +30,8 @@ def test_wnids_decide_the_classes_and_stray_folders_are_reported(raw, load_real,
     data = load_real("tiny")
     assert np.array_equal(data.x, images)
     assert data.classes == ("crane (n01)", "goldfish", "crane (n03)")
-    assert f"tiny: {FILE}: 3 of 200 classes; left out train/backup, train/n77: not in wnids.txt" in said
+    note = f"{FILE}: 3 of 200 classes; left out train/backup, train/n77: not in wnids.txt"
+    assert any(note in line for line in said)
 
 
 def test_a_listed_class_without_training_images_is_reported(raw, load_real, said):

@@ -2,6 +2,7 @@ import io
 import os
 import pickle
 import pickletools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ class Runs:
         (np.random.default_rng(0), "numpy.random"),
         ({1, 2}, "set"),
         (bytearray(b"x"), "bytearray"),
-        (np.ndarray, "Array"),
+        (np.ndarray, "ndarray"),
     ],
     ids=["system", "eval", "call in an array", "masked array", "generator", "set", "bytearray", "class"],
 )
@@ -110,13 +111,83 @@ def test_truncated_anywhere_is_an_error():
             plain(data[:end])
 
 
-def test_recursive_data_is_read():
-    value = []
-    value.append(value)
-    result = plain(pickle.dumps(value))
-    assert result[0] is result
+def test_bytes_after_the_pickle_are_ignored():
+    assert plain(pickle.dumps(1) + pickle.dumps(2)) == 1
 
 
-def test_reads_only_one_object():
-    file = io.BytesIO(pickle.dumps(1) + pickle.dumps(2))
-    assert [load_plain(file, "f"), load_plain(file, "f")] == [1, 2]
+def test_an_array_that_occurs_twice_is_one_array():
+    array = np.arange(3)
+    first, second, last = plain(pickle.dumps([array, array, np.arange(2)]))
+    assert first is second
+    assert last.tolist() == [0, 1]
+
+
+def hasobject_exploit():
+    """Clears the flag HASOBJECT of an object dtype, so that eight bytes of the file would become a pointer."""
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntC\x01btR(I1\n(I1\nt"
+    dtype = b"cnumpy\ndtype\n(VO8\nI00\nI01\ntR(I3\nV|\nNNNI-1\nI-1\nI0\ntb"
+    return array + dtype + b"I00\nC\x08AAAAAAAAtb."
+
+
+SCALAR_EXPLOIT = (
+    b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(VO8\nI00\nI01\ntR(I3\nV|\nNNNI-1\nI-1\nI0\ntbC\x08AAAAAAAAtR."
+)
+
+
+@pytest.mark.parametrize("data", [hasobject_exploit(), SCALAR_EXPLOIT], ids=["array", "scalar"])
+def test_bytes_of_the_file_never_become_a_pointer(data):
+    assert len(data) < 150
+    pickletools.dis(data, out=io.StringIO())
+    with pytest.raises(DataError, match="not a readable pickle"):
+        plain(data)
+
+
+STATES = {
+    "a list": b"]}S'a'\nI1\nsb.",
+    "a dict": b"}}S'a'\nI1\nsb.",
+    "a number": b"I1\n(I1\ntb.",
+    "a complete array": pickle.dumps(np.arange(2), 2)[:-1] + b"(I1\n(I1\nttb.",
+    "a function": b"cnumpy\ndtype\n}S'make'\nI1\nsb.",
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_only_dtypes_and_new_arrays_are_given_a_state(name):
+    with pytest.raises(DataError, match=r"a state for a|dtype with state"):
+        plain(STATES[name])
+
+
+@pytest.mark.parametrize("spec", ["M8[s]", "V8", "i4,O8", "f16", "U0", "U99999999", "(2,)O", "datetime64", "object"])
+def test_other_dtypes_are_refused(spec):
+    with pytest.raises(DataError, match="dtype"):
+        plain(f"cnumpy\ndtype\n(V{spec}\nI00\nI01\ntR.".encode())
+
+
+def shared_lists(levels):
+    """Ten references to the list of the level below: 10^levels values when written out."""
+    return b"(l" + b"I0\na" * 10 + b"".join(b"p%d\n0(l" % i + b"g%d\na" % i * 10 for i in range(levels)) + b"."
+
+
+BOMBS = {
+    "shared lists": shared_lists(12),
+    "shared array": pickle.dumps([np.zeros(1000)] * 5000),
+    "deep lists": b"(" + b"]" + b"]a"[:0] + b"(l" * 10_000 + b"a" * 9_999 + b"l.",
+    "contains itself": b"]q\x00h\x00a.",
+    "key that takes exponential time": b"I0\n" + b"q\x00h\x00\x86" * 60 + b"q\x000}h\x00I1\ns.",
+    "memo at 2^32": b"Nr\xff\xff\xff\xff0" + b"(l" + b"a.",
+    "bytes of 2^60": b"\x96" + (2**60).to_bytes(8, "little") + b".",
+    "shape of 10^12": b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntC\x01btR(I1\n(I1000000000000\nt"
+    b"cnumpy\ndtype\n(Vi8\nI00\nI01\ntR(I3\nV<\nNNNI-1\nI-1\nI0\ntbI00\nC\x08AAAAAAAAtb.",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_pickles_that_would_exhaust_memory_or_time_are_refused(name):
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="not a readable pickle"):
+            plain(BOMBS[name])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000

@@ -1,9 +1,13 @@
 """Every operator on sizes, memory layouts and dtypes that hypothesis draws, against the reference.
 
+``make fuzz`` draws more of them, by ``PFL_FAST_EXAMPLES``.
+
 Those of ``conv_relu_pool`` and ``orthogonal_project`` are in their own files.
 """
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import torch
@@ -73,7 +77,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("entry", DRAWN, ids=lambda entry: entry.OPERATOR.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=int(os.environ.get("PFL_FAST_EXAMPLES", "25")), deadline=None)
 @given(
     clients=st.integers(1, 3),
     rows=st.integers(1, 40),

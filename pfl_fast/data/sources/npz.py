@@ -9,7 +9,6 @@ Images are uint8 ``[N, H, W]`` or ``[N, H, W, C]``; ``classes`` may hold the nam
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -77,9 +76,10 @@ def read_npz(file: Path) -> dict[str, NDArray[Any]]:
     """Reads all arrays of an archive."""
     arrays: dict[str, NDArray[Any]] = {}
     size = file.stat().st_size
-    with bounded.reading(file, "npz file of plain arrays"), zipfile.ZipFile(file) as archive:
-        bounded.check_claim(file, sum(member.file_size for member in archive.infolist()), size)
-        for member in archive.infolist():
+    archive, members = bounded.open_zip(file, file, size)
+    bounded.check_claim(file, sum(member.file_size for member in members), size)
+    with bounded.reading(file, "npz file of plain arrays"), archive:
+        for member in members:
             with archive.open(member) as stream:
                 name = f"{file}/{member.filename}"
                 arrays[member.filename.removesuffix(".npy")] = bounded.read_npy(cast(BinaryIO, stream), name, size)

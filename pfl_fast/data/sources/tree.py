@@ -42,12 +42,10 @@ class Tree:
                 self._read[name], self._where[name] = partial(bounded.read_file, path), root.parent
 
     def _add_archive(self, file: Path) -> None:
-        with bounded.reading(file, "zip archive"):
-            archive = zipfile.ZipFile(file)
-        for member in archive.infolist():
-            if not member.is_dir():
-                self._read[member.filename] = partial(_read_member, archive, member, file)
-                self._where[member.filename] = file
+        archive, members = bounded.open_zip(file, file, file.stat().st_size)
+        for member in members:
+            self._read[member.filename] = partial(_read_member, archive, member, file)
+            self._where[member.filename] = file
 
     def read(self, name: str) -> bytes:
         """Reads a file."""
@@ -72,7 +70,5 @@ class Tree:
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> bytes:
-    name = f"{file}/{member.filename}"
-    with bounded.reading(name, "member of the archive"):
-        bounded.check_claim(name, member.file_size, min(member.compress_size, file.stat().st_size))
+    with bounded.reading(f"{file}/{member.filename}", "member of the archive"):
         return archive.read(member)
