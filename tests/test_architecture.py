@@ -72,6 +72,8 @@ ENGINE_MAY_IMPORT = {
     "results": {"client_results", "sampling", "settings", "state"},
     "memory": {"allocations", "local", "sampling", "settings", "state"},
     "device_memory": {"allocations", "executors", "local", "memory", "sampling", "settings", "state"},
+    "kernel_counts": set(),
+    "gpu_plan": {"device_memory", "kernel_counts", "local", "memory", "sampling", "settings", "state"},
     "out_of_memory": {"executors", "worker"},
     "worker": {"client_results", "local", "results", "state"},
     "client_work": {"client_results", "local", "state", "worker"},
