@@ -60,6 +60,15 @@ def own_data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PFL_FAST_DATA", str(tmp_path / "data"))
 
 
+@pytest.fixture(scope="module")
+def one_core():
+    """Uses one thread: small layers are slower on several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def real_data():
     """The folder of real data sets; tests that ask for it are skipped where it is absent."""

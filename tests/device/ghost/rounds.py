@@ -27,7 +27,10 @@ from tests.engine.small_experiments import partition_of
 
 INPUTS = {"cnn": ((1, 28, 28), 10), "resnet18": ((3, 64, 64), 200)}  # shape and classes by model
 BATCH, TESTS = 10, 20
-FIGURES = ("launches", "synchronisations", "bytes to device", "bytes to host", "peak bytes")
+FIGURES = (
+    *("launches", "synchronisations", "copies to device", "copies to host", "bytes to device", "bytes to host"),
+    *("bytes between devices", "changes of the device", "peak bytes"),
+)
 
 
 def load_operators() -> None:
