@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report mutants fuzz sanitize wheel wheel-test clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants fuzz sanitize wheel wheel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -52,6 +52,9 @@ bench-check: setup ## whether speed was lost since it was last recorded on this 
 
 cuda-report: setup ## registers, spills, occupancy and memory traffic of the CUDA kernels, into bench/cuda_report.md
 	@$(BIN)/python -m bench.cuda_report
+
+gpu-check: setup ## on a machine with a GPU: five minutes of tests and measurements, into gpu-report.md
+	@$(BIN)/python -m tests.device.gpu_check
 
 mutants: setup ## mutation testing of the kernels, hours (KERNEL=mix SAMPLE=12: minutes; WRITE=1: into bench/mutants.md)
 	@$(BIN)/python -m tests.mutation $(KERNEL) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(WRITE),--write)

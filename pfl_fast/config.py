@@ -43,7 +43,11 @@ class Settings(PartitionSpec, RoundSettings):
         ["auto", "sequential", "threads", "batched"],
     )
     workers: int = option(0, "number of threads of the executor; 0: one per core", minimum=0)
-    stack: int = option(0, "maximum number of clients in one stack of the batched executor; 0: all", minimum=0)
+    stack: int = option(
+        0,
+        "maximum number of clients in one stack of the batched executor; 0: as many as fit into the GPU's memory",
+        minimum=0,
+    )
     device: str = option("auto", "cpu, cuda, cuda:1, or several such as cuda:0,cuda:1; auto: all GPUs, else the CPU")
     ops: str = option("auto", "native operators or their plain-torch reference", ["auto", "native", "reference"])
     protocol: str = option(

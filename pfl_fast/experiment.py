@@ -17,10 +17,12 @@ from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.engine.client_results import Bests, LocalReport
+from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
 from pfl_fast.engine.local.arithmetic import arithmetic
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
+from pfl_fast.engine.out_of_memory import explained
 from pfl_fast.engine.probe import check_phases, why_not_stacked
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import find_metrics
@@ -168,7 +170,11 @@ class Experiment:
             )
             executor = EXECUTORS[name](devices, s.workers, s.stack, make_worker)
             self._stack.callback(executor.close)
-            self._round = Round(s, self.part_table, self.method, self.data, state, executor, self._client_done)
+            with self._chosen_ops():
+                choose_stack(executor, self.part_table, self.method, self.data, s, self.log)
+            self._round = Round(
+                s, self.part_table, self.method, self.data, state, executor, self._client_done, self.log
+            )
         return self._round
 
     @property
@@ -191,7 +197,8 @@ class Experiment:
         self._tell("started")
         try:
             while runs.state.rounds_done < runs.last_round:
-                with stop_on_signals(stop), self._chosen_ops(), arithmetic(s.precision, s.deterministic):
+                explains = explained(runs.executor)
+                with stop_on_signals(stop), explains, self._chosen_ops(), arithmetic(s.precision, s.deterministic):
                     if stop.is_set():
                         raise Interrupted
                     initial = self.settings.eval_initial and not self.records and not runs.state.rounds_done
@@ -236,7 +243,7 @@ class Experiment:
         return {**about, **settings, **options}
 
     def memory(self) -> Estimate:
-        """Returns the estimated memory of the run, computed on first use."""
+        """Returns the estimated main memory of the run, computed on first use."""
         if self._memory is None:
             s, executor = self.settings, self.round.executor
             workers = len(executor.workers)
@@ -245,7 +252,14 @@ class Experiment:
             together, tested_together = (workers * max(len(unit) for unit in found) for found in (units, tested))
             with self._chosen_ops():
                 self._memory = estimate(
-                    self.part_table, self.method, self.data, s, together, tested_together, on_disk=s.state == "disk"
+                    self.part_table,
+                    self.method,
+                    self.data,
+                    s,
+                    together,
+                    tested_together,
+                    on_disk=s.state == "disk",
+                    on_gpu=executor.workers[0].device.type == "cuda",
                 )
         return self._memory
 

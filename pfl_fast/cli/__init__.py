@@ -15,6 +15,7 @@ from pfl_fast.cli.datasets import datasets
 from pfl_fast.cli.doctor import doctor
 from pfl_fast.cli.methods import methods
 from pfl_fast.cli.models import models
+from pfl_fast.cli.plan import plan
 from pfl_fast.cli.recipes import recipes
 from pfl_fast.cli.reproduce import reproduce
 from pfl_fast.cli.resume import resume
@@ -31,6 +32,7 @@ Examples:
   pfl-fast models                                     feature width and parameters of all models
   pfl-fast datasets                                   all data sets and their files on disk
   pfl-fast data get mnist                             download a data set
+  pfl-fast plan fedcp --dataset mnist --gpu a100      estimated seconds of a round on a GPU
   pfl-fast doctor                                     check the installation
   pfl-fast bench --quick                              measure the speed of whole rounds
 """
@@ -54,5 +56,5 @@ def main() -> None:
     """Personalized federated learning in PyTorch: trains all clients in one process, on CPU or GPU."""
 
 
-for command in (bench, compare, data, datasets, doctor, methods, models, recipes, reproduce, resume, train):
+for command in (bench, compare, data, datasets, doctor, methods, models, plan, recipes, reproduce, resume, train):
     main.add_command(command)

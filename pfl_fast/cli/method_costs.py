@@ -13,11 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from pfl_fast import ops
 from pfl_fast.assembly import find_method, method_context, model_options, part_table_settings, resolve
+from pfl_fast.engine.kernel_counts import KernelCounter
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.sampling import Cohort
 from pfl_fast.engine.state.part_table import PartTable
@@ -146,28 +145,6 @@ class Example:
 
 def flops_of(function: Callable[[], Any]) -> int:
     """Returns the FLOPs of ``function()``."""
-    counter = FlopCounter()
-    with counter:
+    with KernelCounter() as counter:
         function()
-    return counter.flops
-
-
-class FlopCounter(TorchDispatchMode):
-    """Counts FLOPs by the formulas of ``torch.utils.flop_counter.FlopCounterMode``, without ``torch._dynamo``."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.flops = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # True, the default, makes the first operator import torch._dynamo, which takes seconds.
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operator and adds its FLOPs."""
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        formula = flop_registry.get(func._overloadpacket)
-        self.flops += formula(*args, **kwargs, out_val=out) if formula else 0
-        return out
+    return sum(kernel.flops for kernel in counter.kernels)

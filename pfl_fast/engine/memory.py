@@ -20,7 +20,7 @@ from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import PflFastError
-from pfl_fast.methods.base import Batch, Method, Phase
+from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 
 META = torch.device("meta")
 
@@ -31,7 +31,7 @@ class TooLarge(PflFastError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Estimate:
-    """Upper bound of the main memory of a run on the CPU, in bytes.
+    """Upper bound of the main memory of a run, in bytes.
 
     Attributes:
         program: resident memory of the process: Python, torch, this library.
@@ -79,15 +79,19 @@ def estimate(
     copies: int,
     tested: int,
     on_disk: bool,
+    on_gpu: bool = False,
 ) -> Estimate:
     """Estimates the memory of a run without computing anything.
 
     ``copies`` clients train and ``tested`` clients are tested at the same time. With ``on_disk``, clients' state is in
-    mapped files, which need no memory.
+    mapped files, which need no memory. With ``on_gpu``, the server and training are in a GPU's memory.
     """
     program = resident()
     cohort = sample(settings, data.clients, 1)
     ever = min(data.clients, len(cohort.training) * settings.rounds)
+    client_state = 0 if on_disk else ever * part_table.bytes_per_client()
+    if on_gpu:
+        return Estimate(program, data.bytes, client_state, server=0, training=0)
     sent = sum(e.value.nbytes for e in part_table.uploaded) + sum(e.value.nbytes for e in part_table.mixed)
     upload_bytes = sent * len(cohort.uploading)
     client = MetaClient(part_table, method, data, settings)
@@ -96,7 +100,7 @@ def estimate(
     return Estimate(
         program=program,
         samples=data.bytes,
-        client_state=0 if on_disk else ever * part_table.bytes_per_client(),
+        client_state=client_state,
         server=2 * sum(t.nbytes for t in part_table.server_common.values()) + upload_bytes,
         training=copies * own + max(copies * client.step_bytes(), tested * (client.test_bytes() + adapts * own)),
     )
@@ -125,7 +129,7 @@ class MetaClient:
 
     def _phase_bytes(self, phase: Phase) -> int:
         names = self.runner.trained_names(phase)
-        batch = self._batch(self.samples if phase.whole else min(self.data.batch_size, self.samples))
+        batch = self.batch(self.samples if phase.whole else min(self.data.batch_size, self.samples))
         allocations = Allocations()
         try:
             with allocations:
@@ -140,16 +144,20 @@ class MetaClient:
 
     def _step(self, phase: Phase, batch: Batch, names: list[str]) -> None:
         run = SinglePhase(self.runner, phase, phase.loss, [names], SingleProgress([0], META), dict(self.tensors), {})
-        with torch.no_grad():
-            batch.cached = {name: cache.compute(self.runner.client, batch.x) for name, cache in phase.cached.items()}
+        batch.cached = self.cached(phase, batch)
         run.step(batch, WHOLE, 0, self.settings.for_phase(phase)).run()
+
+    def cached(self, phase: Phase, batch: Batch) -> Tensors:
+        """Returns the values that a phase caches for the samples of a batch."""
+        with torch.no_grad():
+            return {name: cache.compute(self.runner.client, batch.x) for name, cache in phase.cached.items()}
 
     def test_bytes(self) -> int:
         """Returns the memory of the prediction for a batch of test samples."""
         bind(self.runner.client, self.tensors, set())
         set_mode(self.runner.client, self.part_table.parts, training=False)
         most = int(max(self.data.test_sizes.max(), self.data.validation_sizes.max()))
-        batch = self._batch(min(most, EVALUATION_BATCH))
+        batch = self.batch(min(most, EVALUATION_BATCH))
         allocations = Allocations()
         try:
             with torch.no_grad(), allocations:
@@ -158,7 +166,8 @@ class MetaClient:
             return batch.x.nbytes
         return batch.x.nbytes + allocations.most
 
-    def _batch(self, count: int) -> Batch:
+    def batch(self, count: int) -> Batch:
+        """Returns ``count`` samples."""
         x = torch.empty((count, *self.sample.shape), dtype=self.sample.dtype, device=META)
         y, seed = (torch.empty(shape, dtype=torch.int64, device=META) for shape in ((count,), ()))
         return Batch(x, y, seed)

@@ -14,6 +14,7 @@ from pfl_fast.engine.executors import Executor
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.mixture import RoundUploads
+from pfl_fast.engine.out_of_memory import InHalves
 from pfl_fast.engine.results.metrics import pooled, read_scores_by_split
 from pfl_fast.engine.results.records import RoundRecord, Stopwatch
 from pfl_fast.engine.sampling import Cohort, sample
@@ -31,6 +32,7 @@ class Round:
     1. sample the cohort   2. train clients   3. aggregate   4. distribute   5. evaluate   6. record
 
     ``on_client`` is called after each client's training: number of clients done, of how many, the client's report.
+    ``log`` receives messages.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Round:
         clients: ClientState,
         executor: Executor,
         on_client: Callable[[int, int, LocalReport], None],
+        log: Callable[[str], None],
     ) -> None:
         self.settings = settings
         self.part_table = part_table
@@ -49,6 +52,7 @@ class Round:
         self.data = data
         self.executor = executor
         self.on_client = on_client
+        self.log = log
         self.device = executor.workers[0].device
         server = {name: tensor.to(self.device) for name, tensor in part_table.new_server().items()}
         self.state = RunState(server, clients)
@@ -126,7 +130,8 @@ class Round:
         )
         waiting = [client for client in cohort.training if client not in unfinished.reports]
         done = len(cohort.training) - len(waiting)
-        for _, reports in self.executor.run(self.executor.units(self.data.stack_order(waiting)), work):
+        trains = InHalves(work, self.executor, unfinished.reports, self.log)
+        for _, reports in self.executor.run(self.executor.units(self.data.stack_order(waiting)), trains):
             for report in reports:
                 done += 1
                 self.on_client(done, len(cohort.training), report)
@@ -197,7 +202,7 @@ class Round:
 
     def test_clients(self, clients: Sequence[int], number: int) -> Scores:
         """Returns the scores of clients with their current tensors."""
-        test = self.client_test(number, "after_agg")
+        test = InHalves(self.client_test(number, "after_agg"), self.executor, {}, self.log)
         results = self.executor.run(self.executor.test_units(self.data.stack_order(clients)), test)
         found = {client: row for unit, rows in results for client, row in zip(unit, rows, strict=True)}
         return dict(sorted(zip(found, read_scores_by_split(list(found.values())), strict=True)))

@@ -24,6 +24,8 @@ from pfl_fast.ops import backend, dispatch
 READ_VALUE = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}  # the host waits for a value
 # The host waits for the size of the result.
 READ_SIZE = {"nonzero", "masked_select", "unique_consecutive", "_unique2", "unique_dim", "bincount"}
+META = torch.device("meta")
+FREE = 40 << 30  # bytes of a fake GPU
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 
 
@@ -146,6 +148,8 @@ def run(operator, args, kwargs):
     if name == "_pin_memory":
         return args[0].clone()
     device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
+    if device == META and not fakes:  # estimates of memory; that of a fake tensor has an index
+        return operator(*args, **kwargs)
     index = fakes[0].index if fakes else None
     if device is not None:
         index = None if device.type == "cpu" else device.index or 0
@@ -229,6 +233,10 @@ def install(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (FREE, FREE))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: 0)
     monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda _: False)
     autocast = torch.is_autocast_enabled
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *kind: kind != ("meta",) and autocast(*kind))

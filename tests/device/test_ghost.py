@@ -41,6 +41,35 @@ def test_two_gpus_share_the_clients():
     assert two["figures"]["launches"] > one["figures"]["launches"]
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"method": "fedavg", "clients": 20},
+        {"method": "fedcp", "clients": 20},
+        {"method": "fedpick", "clients": 20},
+        {"method": "fedcp", "clients": 20, "model": "resnet18"},
+    ],
+    ids=lambda values: " ".join(map(str, values.values())),
+)
+def test_estimated_memory_is_close_to_the_allocators_peak(values):
+    result = budget.run(**values, steps=1)
+    assert 0.8 <= result["estimate"] / result["figures"]["peak bytes"] <= 1.5
+
+
+def test_exhausted_memory_halves_the_stack():
+    """With less memory than the stack needs, and a user who demands it: torch's allocator raises the error."""
+    request = {"method": "fedcp", "clients": 8, "steps": 1}
+    whole = budget.run(**request)
+    assert not whole["messages"]
+    peak = whole["figures"]["peak bytes"]
+    halved = budget.run(memory=int(0.75 * peak), stack=8, **request)
+    assert [text for text in halved["messages"] if "continuing with stacks of 4. --stack 4" in text]
+    assert halved["figures"]["peak bytes"] < 0.75 * peak
+    chosen = budget.run(memory=peak, **request)
+    assert [text for text in chosen["messages"] if text.startswith("Stacks of ")]
+    assert not [text for text in chosen["messages"] if "too little memory" in text]
+
+
 def test_training_without_cuda_kernels_runs_references_and_says_it_once():
     result = budget.run(method="fedcp", clients=3, steps=2, kernels=False)
     texts = [text for text in result["warnings"] if "native kernel" in text]

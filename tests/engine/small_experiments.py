@@ -26,6 +26,7 @@ METHOD_SETTINGS = {
     "pfedme": {"k": 2},
     "pfedvem": {"head_epochs": 2, "samples": 2},
 }
+DEVICE = "cpu"  # default of experiments; tests/methods/conftest.py changes it
 RAGGED = (11, 4, 7, 3, 9)  # last of the batches of 4: 3 samples, 4, 3, 3 (the only batch), 1
 
 
@@ -92,7 +93,15 @@ def experiment(method, sizes=RAGGED, model=None, dataset=None, tests=3, validati
     partition = partition_of(sizes, tests, validation)
     count = sum(len(i) for split in (partition.train, partition.test, partition.validation) for i in split)
     values = {**METHOD_SETTINGS.get(method, {}), **values}
-    values = {"rounds": 2, "batch_size": 4, "lr": 0.1, "dtype": "float64", "executor": "sequential", **values}
+    values = {
+        "rounds": 2,
+        "batch_size": 4,
+        "lr": 0.1,
+        "dtype": "float64",
+        "executor": "sequential",
+        "device": DEVICE,
+        **values,
+    }
     return Experiment(method, dataset=dataset or features(count), model=model or plain(), partition=partition, **values)
 
 
@@ -141,12 +150,12 @@ def train_locally(running, client, view, phases=None):
 
 
 def state_of(running):
-    """Copies of the tensors of the server and of all clients, by name."""
+    """Copies on the CPU of the tensors of the server and of all clients, by name."""
     run = running.round
-    found = {f"server {name}": tensor.clone() for name, tensor in run.state.server.items()}
+    found = {f"server {name}": tensor.cpu().clone() for name, tensor in run.state.server.items()}
     for client in range(running.data.clients):
         view = run.client_tensors(client)
-        found.update({f"client {client} {name}": tensor.clone() for name, tensor in view.items()})
+        found.update({f"client {client} {name}": tensor.cpu().clone() for name, tensor in view.items()})
     return found
 
 

@@ -74,6 +74,15 @@ def test_every_executor_has_the_same_results(method, case):
         assert_same(outcome(method, {**CASES[case], **EXECUTORS[name]}), in_sequence(method, case), what=name)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("executor", ["threads", "batched"])
+@pytest.mark.parametrize("case", ["partial", "batch norm"])
+@pytest.mark.parametrize("method", METHODS)
+def test_gpus_have_the_results_of_the_cpu(method, case, executor):
+    got = outcome(method, {**CASES[case], "executor": executor, "device": "cuda"})
+    assert_same(got, in_sequence(method, case))
+
+
 @pytest.mark.parametrize("case", ["partial", "batch norm", "dropout", "augmented"])
 @pytest.mark.parametrize("method", METHODS)
 def test_native_and_reference_operators_have_the_same_results(method, case):

@@ -27,7 +27,7 @@ LONGER = {case: {"rounds": 3, **values} for case, values in COMMON.items()}
 
 def assert_equals_naive(method, values, federation=Federation):
     """Asserts that all tensors, losses and predictions are equal to 1e-6 in float64."""
-    untrained = small.experiment(method, **values)
+    untrained = small.experiment(method, **values, device="cpu")
     assert isinstance(untrained.data, FederatedData)
     expected = federation(method, untrained).rounds()
     with small.trained(method, **values) as running:
@@ -70,7 +70,7 @@ def before_the_final_round(method, **values):
 
 def initial(method, **values):
     """Returns all tensors before the first round."""
-    untrained = small.experiment(method, **values)
+    untrained = small.experiment(method, **values, device="cpu")
     try:
         return small.state_of(untrained)
     finally:

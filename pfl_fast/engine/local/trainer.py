@@ -229,6 +229,10 @@ class Runner(ABC):
             self._scratch[name] = torch.empty(tuple(shape), dtype=dtype, device=self.device)
         return self._scratch[name]
 
+    def free_scratch(self) -> None:
+        """Frees the memory of :meth:`scratch`."""
+        self._scratch.clear()
+
 
 class CachedValues:
     """Values per sample of the clients of a unit, concatenated."""

@@ -21,10 +21,10 @@ CLIENTS, FEW, MANY = 20, 2, 4  # steps per client of the two runs whose differen
 Figures = dict[str, dict[str, float]]
 
 
-def run(gpus: int = 1, **request: Any) -> dict[str, Any]:
+def run(gpus: int = 1, memory: int = 40 << 30, **request: Any) -> dict[str, Any]:
     """Result of :mod:`tests.device.ghost.rounds` in a process with ghost GPUs."""
     command = [sys.executable, "-m", "tests.device.ghost.rounds", json.dumps(request)]
-    done = subprocess.run(command, env=environment(gpus), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment(gpus, memory), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -173,8 +173,14 @@ def symbols(file: Path, *options: str) -> set[str]:
     return {line.split()[-1].split("@")[0] for line in output.splitlines()}
 
 
-def environment(gpus: int = 1) -> dict[str, str]:
-    """Environment of a process with ghost GPUs."""
+def environment(gpus: int = 1, memory: int = 40 << 30) -> dict[str, str]:
+    """Environment of a process with ghost GPUs of ``memory`` bytes each."""
     folder = ghost()
     libraries = " ".join(str(folder / name) for name in (runtime_name(), "libcuda.so.1", "libghost_cublas.so"))
-    return {**os.environ, "LD_PRELOAD": libraries, "GHOST_GPUS": str(gpus), "GHOST": str(folder)}
+    return {
+        **os.environ,
+        "LD_PRELOAD": libraries,
+        "GHOST_GPUS": str(gpus),
+        "GHOST_MEMORY": str(memory),
+        "GHOST": str(folder),
+    }

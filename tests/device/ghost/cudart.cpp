@@ -16,7 +16,11 @@
 
 namespace {
 
-constexpr size_t kMemory = size_t{40} << 30;
+// Bytes of a device: GHOST_MEMORY, by default 40 GiB.
+size_t memory() {
+  const char* bytes = getenv("GHOST_MEMORY");
+  return bytes ? strtoull(bytes, nullptr, 10) : size_t{40} << 30;
+}
 
 struct Block {
   size_t size;
@@ -86,9 +90,18 @@ cudaError_t copy(void* to, const void* from, size_t size) {
   return cudaSuccess;
 }
 
+size_t used_memory() {
+  std::lock_guard<std::mutex> guard(mutex);
+  size_t used = 0;
+  for (const auto& [address, block] : blocks)
+    if (!block.host && block.device == current_device) used += block.size;
+  return used;
+}
+
 cudaError_t allocate(void** address, size_t size, bool host) {
   *address = nullptr;
   if (size == 0) return cudaSuccess;
+  if (!host && used_memory() + size > memory()) return cudaErrorMemoryAllocation;
   *address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (*address == MAP_FAILED) return cudaErrorMemoryAllocation;
   std::lock_guard<std::mutex> guard(mutex);
@@ -165,7 +178,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   cudaDeviceProp& p = *properties;
   memset(&p, 0, sizeof p);
   strcpy(p.name, "Ghost of an A100");
-  p.totalGlobalMem = kMemory;
+  p.totalGlobalMem = memory();
   p.major = 8;
   p.warpSize = 32;
   p.multiProcessorCount = 108;
@@ -255,7 +268,8 @@ cudaError_t cudaFreeHost(void* address) {
   return release(address);
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = *total = kMemory;
+  *total = memory();
+  *free = *total - used_memory();
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind) {

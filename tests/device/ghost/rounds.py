@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pfl_fast.data.synthetic import synthetic
+from pfl_fast.engine.device_memory import estimate_device
 from pfl_fast.experiment import Experiment
 from pfl_fast.ops import backend
 from tests.device.ghost import convolutions
@@ -42,7 +43,7 @@ def experiment(method: str, clients: int, steps: int, model: str = "cnn", **valu
     """Experiment whose clients have ``steps`` batches each."""
     partition = partition_of([BATCH * steps] * clients, TESTS)
     dataset = synthetic(clients * (BATCH * steps + TESTS), *INPUTS[model], seed=3)
-    values = {"model": model, "batch_size": BATCH, "on_nan": "report", "log": lambda _: None, **values}
+    values = {"model": model, "batch_size": BATCH, "on_nan": "report", **values}
     return Experiment(method, dataset=dataset, partition=partition, **values)
 
 
@@ -55,7 +56,10 @@ def figures(runtime: ctypes.CDLL) -> dict[str, int]:
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    """Trains two rounds; returns the executor, the figures of the second, and the warnings of both."""
+    """Trains two rounds; returns the executor, the figures of the second, and the warnings and messages of both.
+
+    The estimate is that of the memory of a GPU with all clients in one stack, and the data set.
+    """
     torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
     runtime = ctypes.CDLL(runtime_name())
     replaced = convolutions.install(runtime)
@@ -64,7 +68,11 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         load_operators()
     else:
         backend._CUDA_KERNELS = frozenset()
-    with warnings.catch_warnings(record=True) as caught, closing(experiment(rounds=2, **request)) as running:
+    messages: list[str] = []
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        closing(experiment(rounds=2, log=messages.append, **request)) as running,
+    ):
         warnings.simplefilter("always")
         rounds = running.rounds()
         next(rounds)
@@ -76,7 +84,15 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         devices = [str(worker.device) for worker in running.round.executor.workers]
         texts = [str(warning.message) for warning in caught]
         del replaced
-        return {"executor": running.round.executor.name, "devices": devices, "figures": found, "warnings": texts}
+        needed = estimate_device(running.part_table, running.method, running.data, running.settings)
+        return {
+            "executor": running.round.executor.name,
+            "devices": devices,
+            "figures": found,
+            "warnings": texts,
+            "messages": messages,
+            "estimate": needed.total(request["clients"]) + running.data.bytes,
+        }
 
 
 if __name__ == "__main__":
