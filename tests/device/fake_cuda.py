@@ -24,6 +24,7 @@ from pfl_fast.ops import backend, dispatch
 READ_VALUE = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}  # the host waits for a value
 # The host waits for the size of the result.
 READ_SIZE = {"nonzero", "masked_select", "unique_consecutive", "_unique2", "unique_dim", "bincount"}
+MEMORY = 1 << 30  # of a fake GPU, in bytes
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 
 
@@ -207,6 +208,14 @@ def record_synchronisation(name, args, fakes):
         RECORD.add(RECORD.synchronisations, name)
 
 
+class FakeStream:
+    """The stream of a fake GPU."""
+
+    def synchronize(self):
+        """Records that the host waits."""
+        RECORD.add(RECORD.synchronisations, "synchronize")
+
+
 class FakeCuda(TorchDispatchMode):
     """Makes factories accept ``device="cuda:i"``, in the calling thread."""
 
@@ -229,6 +238,9 @@ def install(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device=None: (MEMORY, MEMORY))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device=None: FakeStream())
     monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda _: False)
     autocast = torch.is_autocast_enabled
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *kind: kind != ("meta",) and autocast(*kind))
