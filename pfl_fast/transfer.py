@@ -31,22 +31,27 @@ def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return copies
 
 
-def write_rows(block: Tensor, rows: Sequence[int], values: Tensor) -> None:
-    """Writes ``values [C, *shape]`` to C rows of ``block [N, *shape]``; on a GPU, all at once.
+def write_rows(blocks: Mapping[str, Tensor], rows: Sequence[int], values: Mapping[str, Tensor]) -> None:
+    """Writes ``values [C, *shape]`` to C rows of the block ``[N, *shape]`` of the same name; on a GPU, all at once.
 
-    >>> block = torch.zeros(3, 1)
-    >>> write_rows(block, [2, 0], torch.tensor([[1.0], [2.0]]))
-    >>> block.flatten()
+    >>> blocks = {"weight": torch.zeros(3, 1)}
+    >>> write_rows(blocks, [2, 0], {"weight": torch.tensor([[1.0], [2.0]])})
+    >>> blocks["weight"].flatten()
     tensor([2., 0., 1.])
     """
-    first = rows[0]
-    if list(rows) == list(range(first, first + len(rows))):
-        block[first : first + len(rows)].copy_(values)
-    elif block.device.type == "cuda":
-        block.index_copy_(0, to_device(rows, block.device), values.to(block))
-    else:
-        for row, value in zip(rows, values, strict=True):
-            block[row].copy_(value)
+    begin, end = rows[0], rows[0] + len(rows)
+    adjacent = list(rows) == list(range(begin, end))
+    indices: dict[torch.device, Tensor] = {}
+    for name, block in blocks.items():
+        if adjacent:
+            block[begin:end].copy_(values[name])
+        elif block.device.type == "cuda":
+            index = indices.get(block.device)
+            indices[block.device] = index = to_device(rows, block.device) if index is None else index
+            block.index_copy_(0, index, values[name].to(block))
+        else:
+            for row, value in zip(rows, values[name], strict=True):
+                block[row].copy_(value)
 
 
 def read(tensors: Sequence[Tensor]) -> list[list[float]]:

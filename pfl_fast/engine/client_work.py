@@ -152,8 +152,8 @@ class ClientWork:
         if self.uploads_in_place:
             uploads.update(values)
             return
-        for name, block in uploads.items():
-            write_rows(block, [self.upload_rows[unit[row]] for row in rows], _rows(values[name], rows))
+        sent = {name: _rows(values[name], rows) for name in uploads}
+        write_rows(uploads, [self.upload_rows[unit[row]] for row in rows], sent)
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:

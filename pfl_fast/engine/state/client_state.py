@@ -129,8 +129,7 @@ class ClientState:
         stored = {name: values[name] for name in self.blocks}
         if self.device.type == "cpu":
             stored = to_host(stored)
-        for name, block in self.blocks.items():
-            write_rows(block, clients, stored[name])
+        write_rows(self.blocks, clients, stored)
         self.touched[list(clients)] = True
 
     def view(
