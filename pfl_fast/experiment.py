@@ -107,6 +107,7 @@ class Experiment:
             validation="validation" in self.data.tests,
             domains=self.dataset.domain is not None,
             finetuned=bool(self.method.final_phases()),
+            server=s.eval_global,
         )
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}

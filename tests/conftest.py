@@ -56,8 +56,18 @@ def group_of(item):
 
 @pytest.fixture(autouse=True)
 def own_data_folder(tmp_path, monkeypatch):
-    """No test sees, or touches, the user's data sets."""
+    """No test sees, or touches, the user's data sets, raw or decoded."""
     monkeypatch.setenv("PFL_FAST_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("PFL_FAST_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def one_core():
+    """Uses one thread: small layers are slower on several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

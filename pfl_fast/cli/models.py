@@ -27,7 +27,7 @@ class ModelFacts:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON list instead of a table")
 def models(as_json: bool) -> None:
     """List the models with feature width and number of parameters.
 

@@ -61,7 +61,7 @@ DATASETS: dict[str, Entry] = {
         downloads=(
             Download(
                 "tiny-imagenet-200.zip",
-                ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
+                ("https://cs231n.stanford.edu/tiny-imagenet-200.zip",),
                 "md5:90528d7ca1a48142e341f4ef8d21d0de",
                 248_100_043,
             ),
@@ -79,7 +79,7 @@ DATASETS: dict[str, Entry] = {
         size=28,
         channels=1,
         downloads=_idx_downloads(
-            ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+            ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
             (
                 "f68b3c2dcbeaaa9fbdd348bbdeb94873",
                 "d53e105ee54ea40749a09fcbcd1e9432",
@@ -100,7 +100,7 @@ DATASETS: dict[str, Entry] = {
         size=28,
         channels=1,
         downloads=_idx_downloads(
-            ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+            ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",),
             (
                 "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
                 "25c81989df183df01b3e8a0aad5dffbe",

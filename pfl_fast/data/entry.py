@@ -25,6 +25,11 @@ class Download:
     checksum: str | None = None
     bytes: int = 0
 
+    @property
+    def limit(self) -> int:
+        """Number of bytes after which a download is refused: twice the approximate size, or 100 MB if it is unknown."""
+        return 2 * self.bytes + 1_000_000 if self.bytes else 100_000_000
+
 
 @dataclass(frozen=True)
 class Entry:

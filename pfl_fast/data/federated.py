@@ -111,9 +111,7 @@ class FederatedData:
         drop_last: drop an incomplete last batch.
         skip_single: drop a last batch of one sample, which BatchNorm cannot train on.
         augment: augmentation of training images: ``"none"``, ``"flip"``, ``"flip-rotate"`` or ``"crop-flip"``.
-        device: device of all arrays.
         dtype: dtype of images and features.
-        channels_last: memory format of images.
 
     Attributes:
         clients: number of clients.
@@ -133,20 +131,18 @@ class FederatedData:
         drop_last: bool = False,
         skip_single: bool = False,
         augment: str = "none",
-        device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-        channels_last: bool = True,
     ) -> None:
         _check_options(dataset, batch_size, skip_single, augment)
         partition.check_fits(dataset)
         self.dataset, self.partition = dataset, partition
         self.clients, self.num_classes, self.input_shape = partition.clients, len(dataset.classes), dataset.input_shape
         self.batch_size, self.seed, self.shuffle, self.augment = batch_size, seed, shuffle, augment
-        self.device, self.dtype, self.channels_last = torch.device(device), dtype, channels_last
+        self.device, self.dtype = torch.device("cpu"), dtype
         self._modality = dataset.modality
-        self._x, self._y = (_tensor(array).to(self.device) for array in (dataset.x, dataset.y))
+        self._x, self._y = (_tensor(array) for array in (dataset.x, dataset.y))
         exact = torch.float64 if dtype == torch.float64 else torch.float32
-        self._mean, self._std = (torch.tensor(v, dtype=exact, device=device) for v in (dataset.mean, dataset.std))
+        self._mean, self._std = (torch.tensor(values, dtype=exact) for values in (dataset.mean, dataset.std))
         self._black = -self._mean / self._std
         self._place({split: [_tensor(index) for index in getattr(partition, split)] for split in SPLITS})
         self.train_sizes, self.test_sizes, self.validation_sizes = (
@@ -316,9 +312,7 @@ class FederatedData:
 
     def _take_x(self, index: Tensor, keys: Tensor | None) -> Tensor:
         if self._modality == "images":
-            x = ops.take_normalized(
-                self._x, index, self._mean, self._std, channels_last=self.channels_last, dtype=self.dtype
-            )
+            x = ops.take_normalized(self._x, index, self._mean, self._std, dtype=self.dtype)
             return x if keys is None else augmentation.augment(self.augment, x, keys, self._black)
         return self._x[index].to(torch.int64 if self._modality == "text" else self.dtype)
 

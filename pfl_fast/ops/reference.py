@@ -45,7 +45,6 @@ def sgd_(
     grads: Sequence[Tensor],
     momentum_buffers: Sequence[Tensor],
     center: Sequence[Tensor],
-    *,
     lr: float,
     momentum: float = 0.0,
     dampening: float = 0.0,

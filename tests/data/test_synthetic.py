@@ -78,16 +78,7 @@ def accuracies(data, epochs=3):
     return result
 
 
-@pytest.fixture
-def one_thread():
-    """Runs on one thread; small layers are slower on several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("domains", [0, 4])
 def test_images_are_learned_in_several_epochs(domains):
     found = accuracies(synthetic(2400, (3, 16, 16), 10, domains=domains))

@@ -14,7 +14,6 @@ from pfl_fast.engine.results.metrics import (
     Measurement,
     Summary,
     find_metrics,
-    last_mean,
     measure,
     micro_auc,
     read_scores,
@@ -193,9 +192,3 @@ def test_a_metric_without_any_value_has_no_mean():
 
 def test_reductions_without_samples():
     assert summarise([Score(0, 0)]) == Summary(None, None, None, {})
-
-
-def test_last_mean():
-    assert last_mean([]) is None
-    assert last_mean([3.0]) == 3
-    assert last_mean([100.0, 1.0, 2.0, 3.0, 4.0, 5.0]) == 3

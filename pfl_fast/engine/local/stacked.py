@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_fast.data.federated import FederatedData, StackedBatch
+from pfl_fast.engine.local.in_place import avoid_in_place
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import stacked
 from pfl_fast.engine.local.optimizer import StepSettings, update
@@ -19,6 +20,7 @@ from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
+from pfl_fast.nn import counting, fold_batch_norm
 from pfl_fast.transfer import to_device
 
 
@@ -48,7 +50,8 @@ class StackedPhase(PhaseRun):
     progress: StackProgress
 
     def __post_init__(self) -> None:
-        self.stacked_loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
+        loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
+        self.stacked_loss = counting(loss, self.runner.uncounted)
         self._steps = [self.runner.steps(self.phase, client) for client in self.progress.clients]
 
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
@@ -100,6 +103,9 @@ class StackedRunner(Runner):
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
         super().__init__(part_table, method, data, device)
+        self.uncounted: list[Tensor] = []
+        fold_batch_norm(self.client, self.uncounted)
+        avoid_in_place(self.client, part_table, method, data)
         self.model_names = [spec.key for spec in part_table.model_specs]
         for name, module in self.client.named_modules():
             if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:

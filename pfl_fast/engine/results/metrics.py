@@ -233,11 +233,6 @@ def summarise(scores: Iterable[Score]) -> Summary:
     )
 
 
-def last_mean(values: Sequence[float], count: int = 5) -> float | None:
-    """Mean of the last ``count`` values."""
-    return fmean(values[-count:]) if values else None
-
-
 def _predictions(logits: Tensor) -> Tensor:
     """``[n]`` predicted classes; -1 where a logit is not finite."""
     return torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)

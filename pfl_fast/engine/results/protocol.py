@@ -1,7 +1,7 @@
 """Protocols: the rules by which a paper turns the tests of a run into one number.
 
 A protocol has three parts: the evaluation point (which model of a client is tested), the reduction over clients, and
-the selection of rounds. :func:`measure` applies a protocol to the rows of ``clients.csv``.
+the selection of rounds. :func:`measure` applies a protocol to the tests of a run, which :func:`read_tests` reads.
 
 A run with a final fine-tune is measured after it, whatever the evaluation point: models of earlier rounds are not
 what the method delivers.
@@ -10,6 +10,7 @@ what the method delivers.
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ POINTS = {
     "after_agg": "after aggregation",
     "after_local": "after local training",
     "after_finetune": "after the final fine-tune",
+    "global": "server's model",
 }
 REDUCTIONS = {"samples": "by samples", "clients": "by clients", "domains": "by domains"}
 SELECTIONS = {
@@ -55,7 +57,7 @@ class Protocol:
         """Returns the three parts in words."""
         return f"{POINTS[self.point]}, {REDUCTIONS[self.reduction]}, {SELECTIONS[self.selection]}"
 
-    def check(self, eval_at: str, validation: bool, domains: bool, finetuned: bool) -> None:
+    def check(self, eval_at: str, validation: bool, domains: bool, finetuned: bool, server: bool = True) -> None:
         """Raises unless a run makes the tests that the protocol needs.
 
         Args:
@@ -63,12 +65,15 @@ class Protocol:
             validation: True if clients hold validation samples.
             domains: True if the data set has domains.
             finetuned: True if the run ends with a final fine-tune.
+            server: True if the server's model is tested.
         """
         missing = {
             "methods with a final fine-tune": self.point == "after_finetune" and not finetuned,
             f"--eval-at both or {self.point}": self.point in ("after_agg", "after_local")
             and eval_at not in ("both", self.point)
             and not finetuned,
+            "--eval-global, --eval-at both or after_agg, and reduction samples": self.point == "global"
+            and (not server or eval_at == "after_local" or self.reduction != "samples"),
             "a data set with domains": self.reduction == "domains" and not domains,
             "validation samples (--validation 0.2)": self.selection == "validation" and not validation,
         }
@@ -153,7 +158,7 @@ def measure(protocol: Protocol, rows: Iterable[Mapping[str, str]], rounds: int) 
 
     Args:
         protocol: the protocol.
-        rows: rows of ``clients.csv``, with text values.
+        rows: rows of ``clients.csv``, with text values, or what :func:`read_tests` yields.
         rounds: number of communication rounds; the final fine-tune is recorded as the round after them.
 
     Returns:
@@ -182,6 +187,22 @@ def measure(protocol: Protocol, rows: Iterable[Mapping[str, str]], rounds: int) 
         after_finetune=finetuned,
         curve=[(number, _reduce(found, protocol.reduction)) for number, found in tests.items()],
     )
+
+
+def read_tests(folder: Path, protocol: Protocol) -> Iterator[dict[str, str]]:
+    """Yields the tests in a run folder that a protocol needs: rows of ``clients.csv``, or tests of the server's model.
+
+    The server's model, tested on the samples of all clients, is a single client of :func:`measure`.
+    """
+    if protocol.point != "global":
+        yield from read_client_rows(folder / "clients.csv")
+        return
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        accuracy = record.get("test_accuracy_global")
+        if accuracy is not None:
+            about = {"round": str(record["round"]), "client": "server", "domain": "", "test_samples": "1"}
+            yield {**about, "test_accuracy_after_agg": repr(accuracy)}
 
 
 def read_client_rows(file: Path) -> Iterator[dict[str, str]]:
@@ -219,6 +240,8 @@ def _select(protocol: Protocol, tests: Mapping[int, Sequence[ClientAccuracy]]) -
 
 
 def _reduce(tests: Sequence[ClientAccuracy], reduction: str) -> float:
+    if len(tests) == 1:
+        return tests[0].accuracy
     if reduction == "samples":
         return sum(round(test.accuracy * test.samples) for test in tests) / sum(test.samples for test in tests)
     return fmean([test.accuracy for test in tests] if reduction == "clients" else _domains(tests).values())
