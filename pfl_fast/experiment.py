@@ -158,10 +158,11 @@ class Experiment:
             folder = (
                 Path(self._stack.enter_context(TemporaryDirectory(prefix="pfl-fast-"))) if s.state == "disk" else None
             )
-            state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder)
             devices = assembly.find_devices(s.device)
+            state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder, devices[0])
+            on_host = ClientState(self.part_table, self.method, self.data.clients, s.seed)
             with self._chosen_ops():
-                problem = why_not_stacked(self.part_table, self.method, self.data, state, s)
+                problem = why_not_stacked(self.part_table, self.method, self.data, on_host, s)
             name = choose_executor(s.executor, devices, problem)
             if problem:
                 self.log(f"Clients are trained one by one: {problem}")

@@ -1,8 +1,8 @@
-"""Transfers between the host and devices: copies that the host does not wait for, many values read in one copy."""
+"""Transfers between the host and devices: copies that the host does not wait for, many values read at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import torch
@@ -10,16 +10,48 @@ from torch import Tensor
 
 
 def to_device(values: Tensor | Sequence[int], device: torch.device) -> Tensor:
-    """Returns values of the host on a device. A copy to a GPU goes through pinned memory: the host does not wait.
+    """Returns values on a device. A copy from the host to a GPU goes through pinned memory: the host does not wait.
 
     Args:
-        values: CPU tensor, or integers.
+        values: tensor, or integers.
         device: device of the result.
     """
     tensor = values if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.int64)
-    if device.type != "cuda":
+    if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns tensors in main memory; the host waits once for each GPU, however many tensors there are."""
+    copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+    for device in dict.fromkeys(tensor.device for tensor in tensors.values()):
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+    return copies
+
+
+def write_rows(blocks: Mapping[str, Tensor], rows: Sequence[int], values: Mapping[str, Tensor]) -> None:
+    """Writes ``values [C, *shape]`` to C rows of the block ``[N, *shape]`` of the same name; on a GPU, all at once.
+
+    >>> blocks = {"weight": torch.zeros(3, 1)}
+    >>> write_rows(blocks, [2, 0], {"weight": torch.tensor([[1.0], [2.0]])})
+    >>> blocks["weight"].flatten()
+    tensor([2., 0., 1.])
+    """
+    begin, end = rows[0], rows[0] + len(rows)
+    adjacent = list(rows) == list(range(begin, end))
+    indices: dict[torch.device, Tensor] = {}
+    for name, block in blocks.items():
+        if adjacent:
+            block[begin:end].copy_(values[name])
+        elif block.device.type == "cuda":
+            index = indices.get(block.device)
+            indices[block.device] = index = to_device(rows, block.device) if index is None else index
+            block.index_copy_(0, index, values[name].to(block))
+        else:
+            for row, value in zip(rows, values[name], strict=True):
+                block[row].copy_(value)
 
 
 def read(tensors: Sequence[Tensor]) -> list[list[float]]:

@@ -182,7 +182,7 @@ class FederatedData:
         """Copies the clients' lists of samples to the device, as views of one tensor for each split."""
         joined = {split: torch.cat(list(own)).to(self.device) for split, own in lists.items()}
         self._indices = {s: list(joined[s].split([len(index) for index in own])) for s, own in lists.items()}
-        self._train = joined["train"]
+        self._train, self._unions = joined["train"], dict[str, Tensor]()
         sizes = [len(index) for index in lists["train"]]
         self._begin = torch.tensor([0, *sizes[:-1]]).cumsum(0)  # of each client's list, on the host
 
@@ -197,6 +197,7 @@ class FederatedData:
         """Returns the data with at most ``count`` samples of each split of a client, in one batch per epoch."""
         other = copy(self)
         other._indices = {split: [index[:count] for index in lists] for split, lists in self._indices.items()}
+        other._unions = {}
         other.train_sizes, other.test_sizes, other.validation_sizes = (
             np.minimum(sizes, count) for sizes in (self.train_sizes, self.test_sizes, self.validation_sizes)
         )
@@ -213,8 +214,9 @@ class FederatedData:
 
     def union(self, split: str) -> Tensor:
         """Returns the sorted union of all clients' samples; clients may share test samples."""
-        samples: Tensor = torch.cat(self._lists(split)).unique()
-        return samples
+        if split not in self._unions:
+            self._unions[split] = torch.cat(self._lists(split)).unique()
+        return self._unions[split]
 
     def order(self, client: int, round: int, epoch: int) -> SampleOrder:
         """Returns ``[n]`` training samples in the order of an epoch, a pure function of the seed and the arguments."""

@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from torch import Tensor
+
 from pfl_fast.engine.client_results import LocalReport, Score
 from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.local.trainer import Runner
 from pfl_fast.engine.results.metrics import PendingScore, read_scores_by_split
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings, Worker
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Method, Phase, Tensors
+from pfl_fast.transfer import to_device, write_rows
 
 
 class NotFinite(PflFastError):  # noqa: N818
@@ -45,7 +49,8 @@ class ClientTest:
 
     def __call__(self, worker: Worker, unit: list[int]) -> list[dict[str, PendingScore]]:
         """Returns the scores of each client by split, still on the device."""
-        views = [self.state.clients.view(client, self.state.server, receives=False) for client in unit]
+        server = worker.received(self.state.server)
+        views = [self.state.clients.view(client, server, receives=False) for client in unit]
         return self.pending(worker, unit, views)
 
     def pending(
@@ -68,6 +73,9 @@ class ClientWork:
     Attributes:
         test: test after local training, or None.
         upload_rows: row of each uploading client in the blocks of uploads.
+        uploads_in_place: True if the only unit is a stack of the uploading clients, in the order of the blocks, on the
+            device of the server: its tensors are the uploads, until the next training overwrites them. Blocks are
+            allocated if the unit is trained in smaller stacks after all.
         on_nan: policy for values that are not finite: ``"stop"``, ``"skip"`` or ``"report"``.
     """
 
@@ -78,13 +86,15 @@ class ClientWork:
     step: StepSettings
     test: ClientTest | None
     upload_rows: dict[int, int]
+    uploads_in_place: bool
     on_nan: str
 
     def __call__(self, worker: Worker, unit: list[int]) -> list[LocalReport]:
         """Trains and tests the clients of a unit; writes their uploads, state, reports and scores."""
         runner = worker.runner
         # 1. receive
-        views = [self.state.clients.view(client, self.state.server, round=self.round) for client in unit]
+        server = worker.received(self.state.server)
+        views = [self.state.clients.view(client, server, round=self.round) for client in unit]
         tensors, write_buffers = runner.load(views, self.phases, self.step)
         # 2. train
         reports = worker.trainer.train(unit, tensors, self.phases, self.step, write_buffers)
@@ -94,9 +104,12 @@ class ClientWork:
         # 3. test
         scores = self._test(worker, good, trained, None if failed else tensors)
         # 4. upload   5. store
+        rows = [row for row, report in enumerate(reports) if report not in failed]
+        if rows:
+            self._upload(runner, unit, rows, tensors)
+            stored = {name: _rows(values, rows) for name, values in runner.as_stack(tensors).items()}
+            self.state.clients.write_stack([unit[row] for row in rows], stored)
         for report in good:
-            self._upload(report.client, trained[report.client])
-            self.state.clients.write(report.client, trained[report.client])
             self._mark_trained(report, scores.get(report.client, {}))
         if failed and self.on_nan == "stop":
             raise NotFinite(self.round, failed[0])
@@ -127,10 +140,25 @@ class ClientWork:
         self.state.unfinished.scores[report.client] = scores
         self.state.unfinished.reports[report.client] = report
 
-    def _upload(self, client: int, tensors: Tensors) -> None:
-        if client not in self.upload_rows:
+    def _upload(self, runner: Runner, unit: list[int], rows: list[int], tensors: Tensors) -> None:
+        uploads, rows = self.state.unfinished.uploads, [row for row in rows if unit[row] in self.upload_rows]
+        if not rows or not (uploads or self.uploads_in_place):
             return
-        values = {spec.upload_to: tensors[spec.key] for spec in self.state.clients.part_table.uploaded}
-        values.update(self.method.upload(tensors))
-        for name, block in self.state.unfinished.uploads.items():
-            block[self.upload_rows[client]].copy_(values[name])
+        own = runner.as_stack(tensors)
+        specs = [spec for spec in self.state.clients.part_table.uploaded if spec.exchanged(self.round)]
+        values = {str(spec.upload_to): own[spec.key] for spec in specs}
+        if type(self.method).upload is not Method.upload:
+            changed = runner.call(self.method.upload, tensors)
+            values.update({name: changed[name] for name in values.keys() & changed.keys()})
+        if self.uploads_in_place and len(unit) == len(self.upload_rows):
+            uploads.update(values)
+            return
+        if not uploads:
+            uploads.update({n: v.new_empty((len(self.upload_rows), *v.shape[1:])) for n, v in values.items()})
+        sent = {name: _rows(values[name], rows) for name in uploads}
+        write_rows(uploads, [self.upload_rows[unit[row]] for row in rows], sent)
+
+
+def _rows(values: Tensor, rows: list[int]) -> Tensor:
+    """Returns rows of ``values [C, *shape]``, not copied if they are all."""
+    return values if len(rows) == len(values) else values[to_device(rows, values.device)]

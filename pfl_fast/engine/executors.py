@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import ClassVar, TypeVar
 
@@ -34,12 +35,14 @@ class Executor:
     Attributes:
         name: name of the executor in settings and results.
         runner_class: runs the clients of one unit.
+        stacks: True if the clients of a unit are one stack.
         workers: the workers, at least one.
         stop: set to end the run between two steps.
     """
 
     name: ClassVar[str]
     runner_class: ClassVar[type[Runner]] = SingleRunner
+    stacks: ClassVar[bool] = False
 
     def __init__(
         self, devices: Sequence[torch.device], workers: int, stack: int, make_worker: Callable[..., Worker]
@@ -70,8 +73,11 @@ class Executor:
     def on_idle_worker(self, work: Callable[[Worker, Unit], Result], unit: Unit) -> Result:
         """Calls ``work`` on a worker that is idle."""
         worker = self._idle.get()
+        # Otherwise every operator on a GPU that is not the thread's current one would switch to it and back.
+        device = torch.cuda.device(worker.device) if worker.device.type == "cuda" else nullcontext()
         try:
-            return work(worker, unit)
+            with device:
+                return work(worker, unit)
         finally:
             self._idle.put(worker)
 
@@ -133,6 +139,7 @@ class BatchedExecutor(Executor):
 
     name = "batched"
     runner_class = StackedRunner
+    stacks = True
 
     def units(self, clients: Sequence[int]) -> list[list[int]]:
         """Splits clients, the most expensive first, into one or more stacks per worker."""

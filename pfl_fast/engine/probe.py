@@ -90,6 +90,8 @@ def try_training(runner: Runner, clients: list[int], views: Mapping[int, Tensors
     tensors, write_buffers = runner.load([views[client] for client in clients], phases, settings)
     Trainer(runner, stop=lambda: False).train(clients, tensors, phases, settings, write_buffers)
     runner.logits(runner.method.predict, clients, tensors, "train", lambda _client, _batch: 0)
+    if type(runner.method).upload is not Method.upload:
+        runner.call(runner.method.upload, tensors)
 
 
 def explain(error: Exception, method: Method, client: nn.Module) -> str:

@@ -24,6 +24,7 @@ from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings
 from pfl_fast.methods.base import Method, Tensors
+from pfl_fast.transfer import to_device
 
 
 class Round:
@@ -56,6 +57,7 @@ class Round:
         self.device = executor.workers[0].device
         server = {name: tensor.to(self.device) for name, tensor in part_table.new_server().items()}
         self.state = RunState(server, clients)
+        self.uploads_are_reusable = True
         self.upload_memory: Tensors = {}  # of the last round, reused: allocating takes as long as averaging
 
     def run(self) -> RoundRecord:
@@ -74,7 +76,7 @@ class Round:
         watch.lap("distribute")
         # 5. evaluate
         trained = self.state.finish_round()
-        self.upload_memory = trained.uploads
+        self.upload_memory = trained.uploads if self.uploads_are_reusable else {}
         scores = self.evaluate(cohort, number)
         global_score = self.test_global(number, scores)
         watch.lap("test_aggregated")
@@ -115,7 +117,10 @@ class Round:
     def train(self, cohort: Cohort, number: int) -> None:
         """Trains the clients of the cohort that have not trained yet in this round."""
         unfinished, final = self.state.unfinished, self.is_final_round(number)
-        if not unfinished.uploads:
+        waiting = [client for client in cohort.training if client not in unfinished.reports]
+        units = self.executor.units(self.data.stack_order(waiting))
+        in_place = self.executor.stacks and len(self.executor.workers) == 1 and units == [cohort.uploading]
+        if not unfinished.uploads and not in_place:
             unfinished.uploads = self.allocate_uploads(cohort, number)
         tests = self.is_evaluated(number) and (final or self.settings.eval_at != "after_agg")
         work = ClientWork(
@@ -126,12 +131,13 @@ class Round:
             step=self.step_settings(number),
             test=self.client_test(number, "final_round" if final else "after_local") if tests else None,
             upload_rows={client: row for row, client in enumerate(cohort.uploading)},
+            uploads_in_place=in_place,
             on_nan=self.settings.on_nan,
         )
-        waiting = [client for client in cohort.training if client not in unfinished.reports]
+        self.uploads_are_reusable = not in_place
         done = len(cohort.training) - len(waiting)
         trains = InHalves(work, self.executor, unfinished.reports, self.log)
-        for _, reports in self.executor.run(self.executor.units(self.data.stack_order(waiting)), trains):
+        for _, reports in self.executor.run(units, trains):
             for report in reports:
                 done += 1
                 self.on_client(done, len(cohort.training), report)
@@ -169,7 +175,7 @@ class Round:
             if len(rows) < len(cohort.uploading):
                 uploads = {name: block[rows] for name, block in uploads.items()}
             clients = [cohort.uploading[row] for row in rows]
-            sizes = torch.tensor(self.data.train_sizes[clients], dtype=torch.float64, device=self.device)
+            sizes = to_device(torch.tensor(self.data.train_sizes[clients], dtype=torch.float64), self.device)
             self.state.server.update(self.method.aggregate(self.state.server, uploads, sizes))
             if self.part_table.mixed:
                 self.mix(clients, uploads, number)

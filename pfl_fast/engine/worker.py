@@ -73,7 +73,15 @@ class Worker:
         same = runner_class is SingleRunner
         self.runner: Runner = self.single if same else runner_class(part_table, method, self.data, device)
         self.trainer = Trainer(self.runner, stop)
+        self._received: dict[str, tuple[Tensor, Tensor]] = {}
         self._server: Client | None = None  # modules of the server, made by the first test of its model
+
+    def received(self, server: Tensors) -> Tensors:
+        """Returns the server's tensors on this device; each is copied once, until the server replaces it."""
+        for name, tensor in server.items():
+            if name not in self._received or self._received[name][0] is not tensor:
+                self._received[name] = tensor, tensor.to(self.device)
+        return {name: self._received[name][1] for name in server}
 
     def adapt(
         self, runner: Runner, clients: list[int], views: Sequence[Tensors], phases: Sequence[Phase], step: StepSettings

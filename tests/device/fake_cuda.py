@@ -25,7 +25,7 @@ READ_VALUE = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}  # the h
 # The host waits for the size of the result.
 READ_SIZE = {"nonzero", "masked_select", "unique_consecutive", "_unique2", "unique_dim", "bincount"}
 META = torch.device("meta")
-FREE = 40 << 30  # bytes of a fake GPU
+MEMORY = 40 << 30  # of a fake GPU, in bytes
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 
 
@@ -211,6 +211,14 @@ def record_synchronisation(name, args, fakes):
         RECORD.add(RECORD.synchronisations, name)
 
 
+class FakeStream:
+    """The stream of a fake GPU."""
+
+    def synchronize(self):
+        """Records that the host waits."""
+        RECORD.add(RECORD.synchronisations, "synchronize")
+
+
 class FakeCuda(TorchDispatchMode):
     """Makes factories accept ``device="cuda:i"``, in the calling thread."""
 
@@ -233,7 +241,9 @@ def install(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (FREE, FREE))
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device=None: (MEMORY, MEMORY))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device=None: FakeStream())
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     for name in ("memory_reserved", "memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda _: 0)

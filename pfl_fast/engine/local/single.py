@@ -129,6 +129,12 @@ class SingleRunner(Runner):
     def row(self, tensors: Tensors, row: int) -> Tensors:
         return tensors
 
+    def as_stack(self, tensors: Tensors) -> Tensors:
+        return {name: tensor[None] for name, tensor in tensors.items()}
+
+    def call(self, hook: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
+        return self.as_stack(hook(tensors))
+
     def sums(self, tensor: Tensor) -> Tensor:
         return tensor.sum()
 

@@ -119,9 +119,7 @@ class StackedRunner(Runner):
         tensors = {}
         for spec in self.part_table.specs:
             memory = self.scratch(spec.key, (len(views), *spec.value.shape), spec.value.dtype)
-            for row, view in enumerate(views):
-                memory[row].copy_(view[spec.key])
-            tensors[spec.key] = memory
+            tensors[spec.key] = self._stack([view[spec.key] for view in views], memory)
         return tensors, {}
 
     def gather(self, views: Sequence[Tensors]) -> Tensors:
@@ -131,10 +129,38 @@ class StackedRunner(Runner):
         return self._stacked(views, [spec.key for spec in self.part_table.specs])
 
     def _stacked(self, views: Sequence[Tensors], names: Sequence[str]) -> Tensors:
-        return {name: torch.stack([view[name].to(self.device) for view in views]) for name in names}
+        found = {}
+        for name in names:
+            values = [view[name] for view in views]
+            memory = torch.empty((len(values), *values[0].shape), dtype=values[0].dtype, device=self.device)
+            found[name] = self._stack(values, memory)
+        return found
+
+    def _stack(self, values: Sequence[Tensor], memory: Tensor) -> Tensor:
+        """Copies one value per client to ``memory [C, *shape]``: a value that all share once, others all together."""
+        first, devices = values[0], {value.device for value in values}
+        if all(value is first for value in values):
+            constant = first.dim() and not any(first.stride())  # such as zeros of momentum
+            memory.copy_(to_device(first[(0,) * first.dim()] if constant else first, self.device))
+        elif len(devices) == 1 and all(value.dtype == memory.dtype for value in values):
+            if self.device in devices:
+                torch.stack(list(values), out=memory)
+            else:
+                memory.copy_(to_device(torch.stack(list(values)), self.device))
+        else:
+            for row, value in enumerate(values):
+                memory[row].copy_(value)
+        return memory
 
     def row(self, tensors: Tensors, row: int) -> Tensors:
         return {name: tensor[row] for name, tensor in tensors.items()}
+
+    def as_stack(self, tensors: Tensors) -> Tensors:
+        return tensors
+
+    def call(self, hook: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
+        values: Tensors = torch.vmap(hook)(tensors)
+        return values
 
     def sums(self, tensor: Tensor) -> Tensor:
         return tensor.unsqueeze(-1).flatten(1).sum(1)

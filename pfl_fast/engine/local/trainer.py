@@ -184,6 +184,14 @@ class Runner(ABC):
         """Returns the tensors of one client of the unit."""
 
     @abstractmethod
+    def as_stack(self, tensors: Tensors) -> Tensors:
+        """Returns the tensors of the unit as ``[C, *shape]``, not copied."""
+
+    @abstractmethod
+    def call(self, hook: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
+        """Returns ``hook(tensors)`` of every client of the unit, as ``[C, *shape]``."""
+
+    @abstractmethod
     def sums(self, tensor: Tensor) -> Tensor:
         """Returns the sum of each client's tensor, where ``tensor`` is one of the unit."""
 

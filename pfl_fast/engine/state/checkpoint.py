@@ -140,7 +140,7 @@ def _restore(state: RunState, file: Path) -> RunInfo:
     state.server.update({name: tensors[f"server/{name}"].to(device) for name in state.server})
     state.clients.touched.copy_(touched)
     for name, block in state.clients.blocks.items():
-        block[touched] = tensors[f"client/{name}"]
+        block[touched] = tensors[f"client/{name}"].to(block.device)
     state.rounds_done, state.unfinished = rounds_done, unfinished
     return run_info
 

@@ -1,13 +1,14 @@
 """Stored tensors of all clients: one block ``[N, *shape]`` per tensor; client i owns row i.
 
-Blocks are allocated without touching them, so memory grows with the clients that have trained, not with N. On disk,
-blocks are sparse memory-mapped files.
+Blocks are on the GPU that aggregates if they take at most half of its free memory. Otherwise they are in main memory,
+allocated without touching them, so that memory grows with the clients that have trained, not with N; or on disk, as
+sparse memory-mapped files.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +18,9 @@ from torch import Tensor
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Method, Tensors
 from pfl_fast.randomness import key
+from pfl_fast.transfer import to_host, write_rows
+
+CPU = torch.device("cpu")
 
 
 class OnDevice(Mapping[str, Tensor]):
@@ -41,11 +45,29 @@ class OnDevice(Mapping[str, Tensor]):
         return len(self._tensors)
 
 
+GPU_SHARE = 0.5  # largest share of a GPU's free memory for blocks; the rest is for training
+
+
 class ClientState:
-    """Stored tensors of all clients, in ``folder`` as memory-mapped blocks, or in memory if it is None."""
+    """Stored tensors of all clients.
+
+    Args:
+        part_table: the part table.
+        method: the method.
+        clients: number of clients.
+        seed: seed of the run.
+        folder: folder of memory-mapped blocks, or None.
+        device: device of the server's tensors. Blocks that fit are kept there, if ``folder`` is None.
+    """
 
     def __init__(
-        self, part_table: PartTable, method: Method, clients: int, seed: int, folder: Path | None = None
+        self,
+        part_table: PartTable,
+        method: Method,
+        clients: int,
+        seed: int,
+        folder: Path | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.part_table = part_table
         self.method = method
@@ -54,13 +76,22 @@ class ClientState:
         self.touched = torch.zeros(clients, dtype=torch.bool)
         self.blocks: Tensors = {}
         self._folder = folder
+        self.device = device if folder is None and self._fits(device) else CPU
+        self._common = {name: _copy(value, device) for name, value in part_table.common.items()}
         for spec in part_table.stored:
             self.blocks[spec.key] = self._allocate(spec.key, spec.value)
+
+    def _fits(self, device: torch.device) -> bool:
+        if device.type != "cuda":
+            return True
+        free, _ = torch.cuda.mem_get_info(device)
+        return self.clients * self.part_table.bytes_per_client() <= GPU_SHARE * free
 
     def _allocate(self, name: str, value: Tensor) -> Tensor:
         shape = [self.clients, *value.shape]
         if self._folder is None:
-            return torch.empty(shape, dtype=value.dtype)  # pages are allocated when a row is written
+            # Pages of main memory are allocated when a row is written.
+            return torch.empty(shape, dtype=value.dtype, device=self.device)
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / f"{name}.block"
         size = self.clients * value.numel()
@@ -74,7 +105,9 @@ class ClientState:
         common = {**self.part_table.common, **self.part_table.initial_values(client)}
         values = {**common, **self.method.initial(common, client, seed)}
         values.update(self.method.on_receive(values, at="start"))
-        return {name: values[name] for name in self.blocks}
+        own = ((name, values[name]) for name in self.blocks)
+        # Most tensors start from the common value, of which the device has a copy.
+        return {n: self._common[n] if v is self.part_table.common[n] else v.to(self.device) for n, v in own}
 
     def row(self, client: int) -> Tensors:
         """Returns the stored tensors of a client, to be read."""
@@ -90,6 +123,14 @@ class ClientState:
         for name, block in self.blocks.items():
             if name in values:
                 block[client].copy_(values[name])
+
+    def write_stack(self, clients: Sequence[int], values: Tensors) -> None:
+        """Writes ``values [C, *shape]`` of C clients, which hold every stored tensor; others are ignored."""
+        stored = {name: values[name] for name in self.blocks}
+        if self.device.type == "cpu":
+            stored = to_host(stored)
+        write_rows(self.blocks, clients, stored)
+        self.touched[list(clients)] = True
 
     def view(
         self,
@@ -110,7 +151,7 @@ class ClientState:
             final: True after the final round, in which nothing is sent.
             round: number of the round; some parts are exchanged only in the first rounds.
         """
-        values = {**self.part_table.common, **self.row(client)}
+        values = {**self._common, **self.row(client)}
         for spec in self.part_table.received:
             if (receives and spec.exchanged(round)) or (spec.to_all and not (final and spec.stored)):
                 assert spec.receive_from is not None
@@ -130,3 +171,10 @@ class ClientState:
         self.blocks.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _copy(value: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor on a device; of an expanded number, such as zeros of momentum, only the number is copied."""
+    if value.dim() == 0 or any(value.stride()):
+        return value.to(device)
+    return value[(0,) * value.dim()].to(device).expand(value.shape)
