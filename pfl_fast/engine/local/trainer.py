@@ -194,7 +194,8 @@ class Runner(ABC):
 
     def source(self, phase: Phase) -> FederatedData:
         """Returns the data whose batches a phase uses."""
-        return self.data.whole() if phase.whole else self.data
+        data = self.data.pooled() if phase.pooled else self.data
+        return data.whole() if phase.whole else data
 
     def recomputes_each_step(self, phase: Phase) -> bool:
         """Returns whether cached values would be wrong (BatchNorm in training mode, dropout, augmentation)."""
