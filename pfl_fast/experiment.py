@@ -112,6 +112,7 @@ class Experiment:
             validation="validation" in self.data.tests,
             domains=self.dataset.domain is not None,
             finetuned=bool(self.method.final_phases()),
+            server=s.eval_global,
         )
         if s.broadcast_to_all:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
@@ -137,8 +138,8 @@ class Experiment:
         Args:
             folder: run folder, ``out`` of the experiment that started the run.
             log: called with every message to the user.
-            changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and those of
-                ``method``, ``dataset``, ``model`` and ``partition`` that were objects instead of names.
+            changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and
+                ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
         """
         folder = Path(folder)
         if not (folder / "config.toml").exists():

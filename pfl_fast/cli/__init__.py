@@ -15,6 +15,8 @@ from pfl_fast.cli.datasets import datasets
 from pfl_fast.cli.doctor import doctor
 from pfl_fast.cli.methods import methods
 from pfl_fast.cli.models import models
+from pfl_fast.cli.recipes import recipes
+from pfl_fast.cli.reproduce import reproduce
 from pfl_fast.cli.resume import resume
 from pfl_fast.cli.train import train
 from pfl_fast.errors import PflFastError
@@ -24,6 +26,7 @@ Examples:
   pfl-fast train fedcp --dataset digits --rounds 10   train FedCP; offline, under a minute
   pfl-fast resume runs/fedcp-digits-1 --rounds 20     continue that run up to round 20
   pfl-fast compare --methods fedavg,fedcp --seeds 0,1,2 --dataset digits --out DIR   one table, learning curves
+  pfl-fast recipes                                    the tables of the papers that pfl-fast reproduce runs
   pfl-fast methods fedcp                              formulas, cost, options and presets of FedCP
   pfl-fast models                                     feature width and parameters of all models
   pfl-fast datasets                                   all data sets and their files on disk
@@ -51,5 +54,5 @@ def main() -> None:
     """Personalized federated learning in PyTorch: trains all clients in one process, on CPU or GPU."""
 
 
-for command in (bench, compare, data, datasets, doctor, methods, models, resume, train):
+for command in (bench, compare, data, datasets, doctor, methods, models, recipes, reproduce, resume, train):
     main.add_command(command)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from pfl_fast.cli.train_request import options_in, read_assignments
 from pfl_fast.errors import ConfigError, raise_config_errors
 
 if TYPE_CHECKING:
-    from pfl_fast.comparison.plan import Request
+    from pfl_fast.comparison.plan import Plan, Request
     from pfl_fast.comparison.results import Comparison
 
 EXAMPLES = """\b
@@ -123,28 +124,44 @@ def file_values(file: Path | None, methods: Iterable[str]) -> dict[str, Any]:
 
 def run_comparison(request: Request, out: Path, quiet: bool) -> None:
     """Trains all runs of a request, prints and writes the table; exits with 1 if a run failed."""
-    from pfl_fast.cli.compare_progress import RunTable
     from pfl_fast.comparison.plan import make_plan
-    from pfl_fast.comparison.results import compare as compare_runs
-    from pfl_fast.comparison.results import is_finished, read_run
+    from pfl_fast.comparison.results import finished_runs
+
+    with continued_by_repeating(out):
+        plan = make_plan(request, out, (lambda _: None) if quiet else click.echo)
+        failures = train_plan(plan, quiet)
+    comparison = finished_runs(plan, failures)
+    if comparison:
+        write_results(comparison, out)
+    exit_if_failed(len(failures), len(plan.runs))
+
+
+def train_plan(plan: Plan, quiet: bool) -> dict[tuple[str, int], str]:
+    """Trains the runs that are not finished, with a live table; returns the error messages of failed runs."""
+    from pfl_fast.cli.compare_progress import RunTable
     from pfl_fast.comparison.train import train_all
+
+    with RunTable(plan, quiet) as table:
+        return train_all(plan, table.started, table.ended)
+
+
+@contextmanager
+def continued_by_repeating(out: Path) -> Iterator[None]:
+    """After a signal, prints the command that continues and exits with 128 + signal number."""
     from pfl_fast.engine.local.trainer import Interrupted
 
     try:
-        plan = make_plan(request, out, (lambda _: None) if quiet else click.echo)
-        with RunTable(plan, quiet) as table:
-            failures = train_all(plan, table.started, table.ended)
+        yield
     except (Interrupted, KeyboardInterrupt) as interruption:
         received = signal.Signals(getattr(interruption, "signal", None) or signal.SIGINT)
         click.echo(f"Interrupted ({received.name}). Continue with: {continuing_command(out)}", err=True)
         sys.exit(128 + received)
-    finished = [read_run(run.folder, plan.protocol, run.label) for run in plan.runs if is_finished(run.folder)]
-    if finished:
-        comparison = compare_runs(finished, plan.protocol, failures, [run.label for run in plan.runs])
-        comparison.notes.extend(f"default of a method, taken by all: {note}" for note in plan.notes)
-        write_results(comparison, out)
-    if failures:
-        click.echo(f"{len(failures)} of {len(plan.runs)} runs failed; RUN/error.txt has the traceback", err=True)
+
+
+def exit_if_failed(failed: int, runs: int) -> None:
+    """Exits with 1 if a run failed."""
+    if failed:
+        click.echo(f"{failed} of {runs} runs failed; RUN/error.txt has the traceback", err=True)
         sys.exit(1)
 
 
@@ -160,10 +177,11 @@ def compare_finished(folders: Iterable[Path], out: Path, protocol: str | None) -
 def write_results(comparison: Comparison, out: Path) -> None:
     """Prints the table; writes it in all formats, and the learning curves."""
     from pfl_fast.comparison.curves import draw_curves
-    from pfl_fast.comparison.formats import text, write_tables
+    from pfl_fast.comparison.formats import comma_separated, table_of, text, write_tables
 
-    files = [*write_tables(comparison, out), *draw_curves(comparison, out)]
-    click.echo(text(comparison))
+    table = table_of(comparison)
+    files = [*write_tables(table, out, csv=comma_separated(comparison)), *draw_curves(comparison, out)]
+    click.echo(text(table))
     click.echo(f"in {out}: {', '.join(files)}")
 
 

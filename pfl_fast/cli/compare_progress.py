@@ -78,7 +78,7 @@ class RunTable:
         self.seconds += monotonic() - self.begin if self.begin else 0.0
         self.begin = 0.0
         if message is None:
-            found = read_run(run.folder, self.plan.protocol, run.label)
+            found = read_run(run.folder, run.protocol, run.label)
             self.rows[run.label].runs[run.seed] = found
             text = percent((found.measured.accuracy, None))
         else:

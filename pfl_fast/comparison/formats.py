@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from pfl_fast import atomic
@@ -13,6 +13,23 @@ from pfl_fast.comparison.results import Comparison, Row
 
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table for people.
+
+    Attributes:
+        heading: lines above the table.
+        lines: cells; the first line is the header.
+        remarks: lines below the table.
+        bold: line and column of the cells that are bold in Markdown and LaTeX.
+    """
+
+    heading: list[str]
+    lines: list[list[str]]
+    remarks: list[str]
+    bold: frozenset[tuple[int, int]] = frozenset()
 
 
 def heading(comparison: Comparison) -> list[str]:
@@ -26,36 +43,49 @@ def heading(comparison: Comparison) -> list[str]:
     ]
 
 
-def text(comparison: Comparison) -> str:
+def table_of(comparison: Comparison) -> Table:
+    """Returns the table of a comparison; the best mean of each column is bold."""
+    columns: list[str | None] = [*comparison.domains, None]
+    means = [[round(100 * s[0], 2) for row in comparison.rows if (s := row.statistics(c))] for c in columns]
+    lines = [["method", *(column or ("mean" if comparison.domains else "accuracy") for column in columns), "seeds"]]
+    bold = set()
+    for row in comparison.rows:
+        cells = [percent(row.statistics(column)) or "failed" for column in columns]
+        for number, (column, of_all) in enumerate(zip(columns, means, strict=True), 1):
+            found = row.statistics(column)
+            if found is not None and len(of_all) > 1 and round(100 * found[0], 2) == max(of_all):
+                bold.add((len(lines), number))
+        lines.append([row.label, *cells, " ".join(map(str, sorted(row.runs)))])
+    return Table(heading(comparison), lines, _remarks(comparison), frozenset(bold))
+
+
+def text(table: Table) -> str:
     """Returns a table for terminals."""
-    lines = _cells(comparison, lambda cell, _: cell)
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*heading(comparison), "", *rows, *_remarks(comparison), ""])
+    widths = [max(len(line[column]) for line in table.lines) for column in range(len(table.lines[0]))]
+    rows = ["  ".join(c.ljust(width) for c, width in zip(line, widths, strict=True)).rstrip() for line in table.lines]
+    return "\n".join([*table.heading, "", *rows, *_below(table), ""])
 
 
-def markdown(comparison: Comparison) -> str:
-    """Returns a Markdown table; the best mean of each column is bold."""
-    head, *rows = _cells(comparison, lambda cell, best: f"**{cell}**" if best else cell)
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    table = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([*(f"{line}  " for line in heading(comparison)), "", *table, *_remarks(comparison), ""])
+def markdown(table: Table) -> str:
+    """Returns a Markdown table."""
+    head, *rows = [
+        [_pipes(f"**{cell}**" if (i, j) in table.bold else cell) for j, cell in enumerate(line)]
+        for i, line in enumerate(table.lines)
+    ]
+    lines = [f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows]]
+    remarks = [f"{line}  " if line else "" for line in _below(table)]
+    return "\n".join([*(f"{line}  " for line in table.heading), "", *lines, *remarks, ""])
 
 
-def latex(comparison: Comparison) -> str:
-    """Returns a LaTeX table for the package booktabs; the best mean of each column is bold."""
-
-    def cell(value: str, best: bool) -> str:
-        number = (
-            f"${value.replace('±', chr(92) + 'pm')}$" if re.fullmatch(r"[\d.]+( ± [\d.]+)?", value) else escape(value)
-        )
-        return rf"{{\boldmath {number}}}" if best else number
-
-    head, *rows = _cells(comparison, cell)
-    lines = [[escape(head[0]), *map(escape, head[1:])], *([escape(row[0]), *row[1:]] for row in rows)]
+def latex(table: Table) -> str:
+    """Returns a LaTeX table for the package booktabs."""
+    lines = [
+        [rf"{{\boldmath {_number(cell)}}}" if (i, j) in table.bold else _number(cell) for j, cell in enumerate(line)]
+        for i, line in enumerate(table.lines)
+    ]
     first, *rest = [" & ".join(line) + r" \\" for line in lines]
-    comments = [f"% {line}" for line in (*heading(comparison), *_remarks(comparison)) if line]
-    begin = rf"\begin{{tabular}}{{l{'c' * (len(head) - 1)}}}"
+    comments = [f"% {line}" for line in (*table.heading, *table.remarks) if line]
+    begin = rf"\begin{{tabular}}{{l{'c' * (len(lines[0]) - 1)}}}"
     return "\n".join([*comments, begin, r"\toprule", first, r"\midrule", *rest, r"\bottomrule", r"\end{tabular}", ""])
 
 
@@ -94,20 +124,19 @@ def percent(statistics: tuple[float, float | None] | None) -> str:
     return f"{100 * mean:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
 
 
-def _cells(comparison: Comparison, write: Callable[[str, bool], str]) -> list[list[str]]:
-    """Returns the table, header first; ``write`` gets each cell and whether its mean is the best of the column."""
-    columns: list[str | None] = [*comparison.domains, None]
-    head = ["method", *(column or ("mean" if comparison.domains else "accuracy") for column in columns), "seeds"]
-    means = [[round(100 * s[0], 2) for row in comparison.rows if (s := row.statistics(c))] for c in columns]
-    lines = [head]
-    for row in comparison.rows:
-        cells = []
-        for column, of_all in zip(columns, means, strict=True):
-            found = row.statistics(column)
-            best = found is not None and len(of_all) > 1 and round(100 * found[0], 2) == max(of_all)
-            cells.append(write(percent(found) or "failed", best))
-        lines.append([row.label, *cells, " ".join(map(str, sorted(row.runs)))])
-    return lines
+def _number(cell: str) -> str:
+    """Returns a cell for LaTeX: numbers in mathematics, so that a minus is one."""
+    if re.fullmatch(r"[-+]?[\d.]+( ± [\d.]+)?", cell) and not cell.isdigit():
+        return f"${cell.replace('±', chr(92) + 'pm')}$"
+    return escape(cell)
+
+
+def _pipes(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def _below(table: Table) -> list[str]:
+    return ["", *table.remarks] if table.remarks else []
 
 
 def _remarks(comparison: Comparison) -> list[str]:
@@ -117,19 +146,20 @@ def _remarks(comparison: Comparison) -> list[str]:
         for row in comparison.rows
         for seed, message in sorted(row.failures.items())
     ]
-    return ["", *failed, *comparison.notes] if failed or comparison.notes else []
+    return [*failed, *comparison.notes]
 
 
 def _failed(row: Row) -> str:
     return " ".join(f"seed {seed}" for seed in sorted(row.failures))
 
 
-FORMATS = {"txt": text, "md": markdown, "tex": latex, "csv": comma_separated}
+FORMATS = {"txt": text, "md": markdown, "tex": latex}
 
 
-def write_tables(comparison: Comparison, folder: Path) -> list[str]:
-    """Writes ``results.txt``, ``.md``, ``.tex`` and ``.csv``; returns the names of the files."""
+def write_tables(table: Table, folder: Path, **others: str) -> list[str]:
+    """Writes ``results.txt``, ``.md``, ``.tex`` and the contents of ``others`` by suffix; returns the file names."""
     folder.mkdir(parents=True, exist_ok=True)
-    for suffix, write in FORMATS.items():
-        atomic.write_text(folder / f"results.{suffix}", write(comparison))
-    return [f"results.{suffix}" for suffix in FORMATS]
+    contents = {**{suffix: write(table) for suffix, write in FORMATS.items()}, **others}
+    for suffix, content in contents.items():
+        atomic.write_text(folder / f"results.{suffix}", content)
+    return [f"results.{suffix}" for suffix in contents]

@@ -27,8 +27,25 @@ SHARED = {"dataset", "image_size", "samples", "protocol", *(f.name for f in fiel
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A row of the table.
+
+    Attributes:
+        label: name of the row.
+        method: name of the method.
+        values: settings and options of this row only; ``"method.name"`` is accepted for its method.
+        folder: beginning of the names of its run folders.
+    """
+
+    label: str
+    method: str
+    values: Mapping[str, Any]
+    folder: str
+
+
+@dataclass(frozen=True)
 class Request:
-    """A comparison as requested on the command line.
+    """A comparison as requested on the command line, or the column of a recipe.
 
     Attributes:
         methods: names of the methods.
@@ -37,6 +54,7 @@ class Request:
         grid: lists of values, by name of a setting or option as in ``values``.
         preset: preset of the methods that have it.
         partition_per_seed: draw a partition for each seed; otherwise all runs have the partition of the first seed.
+        rows: the rows of the table; empty: methods x grid. Rows may be added when the comparison is repeated.
     """
 
     methods: tuple[str, ...]
@@ -45,14 +63,27 @@ class Request:
     grid: Mapping[str, list[str]] = field(default_factory=dict)
     preset: str | None = None
     partition_per_seed: bool = False
+    rows: tuple[Variant, ...] = ()
+
+    def variants(self) -> list[Variant]:
+        """Returns the rows: those given, or all methods at all points of the grid that they can use."""
+        if self.rows:
+            return list(self.rows)
+        found = []
+        for name, point in ((method, point) for method in self.methods for point in _points(self, method)):
+            chosen = [f"{key.rpartition('.')[2]}={value}" for key, value in point.items()]
+            folder = "-".join([name, *(text.replace("/", "_") for text in chosen)])
+            found.append(Variant(" ".join([METHODS[name].title, *chosen]), name, point, folder))
+        return found
 
     def document(self) -> dict[str, Any]:
         """Returns all values that determine the results, for TOML."""
         kept = {n: v for n, v in self.values.items() if n not in NOT_IN_RESULTS or n == "rounds"}
         settings = convert(Settings, {n: v for n, v in kept.items() if n in SETTINGS}, [])
         texts = {name: str(settings.get(name, value)) for name, value in kept.items()}
+        about = {"rows": {row.folder: _row_text(row) for row in self.rows}} if self.rows else {}
         return {
-            "methods": list(self.methods),
+            **(about or {"methods": list(self.methods)}),
             "seeds": list(self.seeds),
             "preset": self.preset or "none",
             "partition_per_seed": self.partition_per_seed,
@@ -66,11 +97,16 @@ class Request:
             file.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_text(file, tomli_w.dumps(self.document()))
             return
-        before, now = _flat(tomllib.loads(file.read_text())), _flat(self.document())
-        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        earlier, document = tomllib.loads(file.read_text()), self.document()
+        rows = {**earlier.get("rows", {}), **document.get("rows", {})}
+        before, now = _flat(earlier), _flat(document)
+        shared = [n for n in {**before, **now} if not n.startswith("rows.") or (n in before and n in now)]
+        names = [name for name in shared if before.get(name) != now.get(name)]
         if names:
             shown = "\n".join(f"  {n}: was {before.get(n, 'not given')}, is {now.get(n, 'not given')}" for n in names)
             raise ConfigError(f"{file.parent} holds another comparison:\n{shown}\nchoose another --out")
+        if len(rows) > len(earlier.get("rows", {})):
+            atomic.write_text(file, tomli_w.dumps({**document, "rows": rows}))
 
 
 @dataclass(frozen=True)
@@ -89,6 +125,11 @@ class PlannedRun:
     folder: Path
     resolved: assembly.Resolved
 
+    @property
+    def protocol(self) -> Protocol:
+        """Rules for the accuracy of the run."""
+        return find_protocol(self.resolved.settings.protocol, self.resolved.settings.eval_at)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -97,13 +138,15 @@ class Plan:
     Attributes:
         runs: the runs.
         dataset: data set of all runs.
-        partition: description of the partition.
+        partitions: partition of each seed.
+        partition: description of the partitions.
         protocol: rules for the accuracy of the runs.
         notes: settings that all methods take from the defaults of one.
     """
 
     runs: list[PlannedRun]
     dataset: Dataset
+    partitions: dict[int, Partition]
     partition: str
     protocol: Protocol
     notes: list[str]
@@ -112,7 +155,6 @@ class Plan:
 def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
     """Checks a request, loads its data set, writes its partitions to ``out`` and returns its runs."""
     raise_config_errors(_errors(request))
-    variants = [(name, point) for name in request.methods for point in _points(request, name)]
     common, _ = _common_settings(request, str(request.values.get("model", "cnn")))
     settings = _base_settings(request, common)
     protocol = find_protocol(settings.protocol, settings.eval_at)
@@ -121,17 +163,19 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
     common, notes = _common_settings(request, model)
     settings = _base_settings(request, common)
     protocol.check(
-        settings.eval_at, validation=settings.validation > 0, domains=dataset.domain is not None, finetuned=True
+        settings.eval_at,
+        validation=settings.validation > 0,
+        domains=dataset.domain is not None,
+        finetuned=True,
+        server=settings.eval_global,
     )
     drawn = {seed: seed if request.partition_per_seed else request.seeds[0] for seed in request.seeds}
     folders = {seed: (out / f"partition-seed{drawn[seed]}").resolve() for seed in request.seeds}
     runs = []
-    for seed, (name, point) in itertools.product(request.seeds, variants):
+    for seed, row in itertools.product(request.seeds, request.variants()):
         shared = {**common, "model": model, "seed": seed, "partition": str(folders[seed])}
-        chosen = [f"{key.rpartition('.')[2]}={value}" for key, value in point.items()]
-        folder = "-".join([name, *(text.replace("/", "_") for text in chosen), f"seed{seed}"])
-        label = " ".join([METHODS[name].title, *chosen])
-        runs.append(PlannedRun(label, seed, out / "runs" / folder, _resolve(request, name, point, shared)))
+        resolved = _resolve(request, row.method, row.values, shared)
+        runs.append(PlannedRun(row.label, seed, out / "runs" / f"{row.folder}-seed{seed}", resolved))
     made = {seed: make_partition(dataset, replace(settings, seed=drawn[seed])) for seed in request.seeds}
     hashes = {partition.hash for partition in made.values()}
     if len(hashes) < len(set(drawn.values())):
@@ -141,7 +185,7 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
         _save(partition, folders[seed])
     which = "one for each seed" if len(hashes) > 1 else f"one for all seeds, hash {''.join(hashes)[:12]}"
     about = f"{partition.rule}, {partition.clients} clients, {which}"
-    return Plan(runs, dataset, about, protocol, notes)
+    return Plan(runs, dataset, made, about, protocol, notes)
 
 
 def _errors(request: Request) -> list[str]:
@@ -262,6 +306,10 @@ def _save(partition: Partition, folder: Path) -> None:
         raise ConfigError(
             f"{folder}: hash {saved.hash}, but the data now gives {partition.hash} ({source}); choose another --out"
         )
+
+
+def _row_text(row: Variant) -> str:
+    return " ".join([row.method, *(f"{name}={plain(value)}" for name, value in sorted(row.values.items()))])
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pfl_fast import config
+from pfl_fast.comparison.plan import Plan
 from pfl_fast.config import NOT_IN_RESULTS, Settings
-from pfl_fast.engine.results.protocol import Measurement, Protocol, find_protocol, measure, read_client_rows
+from pfl_fast.engine.results.protocol import Measurement, Protocol, find_protocol, measure, read_tests
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods import METHODS
 from pfl_fast.options import plain
@@ -107,7 +108,7 @@ def read_run(folder: Path, protocol: Protocol, label: str = "") -> Run:
     if not is_finished(folder):
         raise ConfigError(f"{folder}: the run is not finished; pfl-fast resume {folder} continues it")
     settings, summary = {**SETTINGS, **config.read(folder / "config.toml")}, _summary(folder)
-    measured = measure(protocol, read_client_rows(folder / "clients.csv"), settings["rounds"])
+    measured = measure(protocol, read_tests(folder, protocol), settings["rounds"])
     if measured is None:
         raise ConfigError(f"{folder}: has no accuracy by protocol {protocol.name} ({protocol})")
     compared = {name: value for name, value in settings.items() if name not in NOT_COMPARED}
@@ -153,6 +154,16 @@ def compare(
         rows[label].failures[seed] = message
     partition = _same_partition(runs, list(rows.values()))
     return Comparison(list(rows.values()), next(iter(data.values()), ""), partition, protocol, _notes(runs))
+
+
+def finished_runs(plan: Plan, failures: Mapping[tuple[str, int], str]) -> Comparison | None:
+    """Returns the table of the finished runs of a plan; None if there is none."""
+    finished = [read_run(run.folder, run.protocol, run.label) for run in plan.runs if is_finished(run.folder)]
+    if not finished:
+        return None
+    comparison = compare(finished, plan.protocol, failures, [run.label for run in plan.runs])
+    comparison.notes.extend(f"default of a method, taken by all: {note}" for note in plan.notes)
+    return comparison
 
 
 def refuse_different(what: str, values: Mapping[str, str], remedy: str) -> None:

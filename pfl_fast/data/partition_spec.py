@@ -24,7 +24,7 @@ class PartitionSpec:
         None, "classes per client in the pathological partition; none: a tenth of all classes, at least 2", minimum=1
     )
     superclass_cuts: str | None = option(
-        None, "parts of a subclass in the superclass partition; none: equal", ["equal", "random", None]
+        None, "sizes of the parts of a subclass in the superclass partition; none: equal", ["equal", "random", None]
     )
     min_samples: int | None = option(
         None,
@@ -62,3 +62,8 @@ class PartitionSpec:
     legacy_partition: bool = option(
         False, "draw the dirichlet or pathological partition as the papers' published code does"
     )
+
+
+def default_test_fraction(rule: str) -> float:
+    """Returns the default of ``test_fraction`` for a partition rule, as in the papers."""
+    return 0.2 if rule in ("domain", "domain-split") else 0.25

@@ -14,7 +14,7 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import legacy, rules, splits
 from pfl_fast.data.partition.record import Partition
 from pfl_fast.data.partition.rules import ClientIndices
-from pfl_fast.data.partition_spec import PartitionSpec
+from pfl_fast.data.partition_spec import PartitionSpec, default_test_fraction
 from pfl_fast.errors import ConfigError, DataError, did_you_mean, raise_config_errors
 from pfl_fast.options import convert
 
@@ -101,9 +101,7 @@ def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
     test = _test_mode(dataset, rule, spec.test)
     clients = _client_count(dataset, rule, spec.clients)
     samples = len(_pool(dataset, test))
-    held_out = spec.test_fraction
-    if held_out is None:
-        held_out = 0.2 if rule in BY_DOMAIN else 0.25
+    held_out = default_test_fraction(rule) if spec.test_fraction is None else spec.test_fraction
     by_class = spec.test_by_class
     if by_class is None:
         by_class = entry is not None and entry.test_by_class and test == "split" and rule in BY_DOMAIN

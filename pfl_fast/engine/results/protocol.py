@@ -1,7 +1,7 @@
 """Protocols: the rules by which a paper turns the tests of a run into one number.
 
 A protocol has three parts: the evaluation point (which model of a client is tested), the reduction over clients, and
-the selection of rounds. :func:`measure` applies a protocol to the rows of ``clients.csv``.
+the selection of rounds. :func:`measure` applies a protocol to the tests of a run, which :func:`read_tests` reads.
 
 A run with a final fine-tune is measured after it, whatever the evaluation point: models of earlier rounds are not
 what the method delivers.
@@ -10,6 +10,7 @@ what the method delivers.
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ POINTS = {
     "after_agg": "after aggregation",
     "after_local": "after local training",
     "after_finetune": "after the final fine-tune",
+    "global": "server's model",
 }
 REDUCTIONS = {"samples": "by samples", "clients": "by clients", "domains": "by domains"}
 SELECTIONS = {
@@ -55,20 +57,23 @@ class Protocol:
         """Returns the three parts in words."""
         return f"{POINTS[self.point]}, {REDUCTIONS[self.reduction]}, {SELECTIONS[self.selection]}"
 
-    def check(self, eval_at: str, validation: bool, domains: bool, finetuned: bool) -> None:
-        """Raises if a run does not test what the protocol needs.
+    def check(self, eval_at: str, validation: bool, domains: bool, finetuned: bool, server: bool = True) -> None:
+        """Raises unless a run makes the tests that the protocol needs.
 
         Args:
             eval_at: setting of the run.
             validation: True if clients hold validation samples.
             domains: True if the data set has domains.
             finetuned: True if the run ends with a final fine-tune.
+            server: True if the server's model is tested.
         """
         missing = {
             "methods with a final fine-tune": self.point == "after_finetune" and not finetuned,
             f"--eval-at both or {self.point}": self.point in ("after_agg", "after_local")
             and eval_at not in ("both", self.point)
             and not finetuned,
+            "--eval-global, --eval-at both or after_agg, and reduction samples": self.point == "global"
+            and (not server or eval_at == "after_local" or self.reduction != "samples"),
             "a data set with domains": self.reduction == "domains" and not domains,
             "validation samples (--validation 0.2)": self.selection == "validation" and not validation,
         }
@@ -139,8 +144,8 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientTest:
-    """Test of one client in one round."""
+class ClientAccuracy:
+    """Accuracy of one client in the test of one round."""
 
     client: str
     domain: str
@@ -153,7 +158,7 @@ def measure(protocol: Protocol, rows: Iterable[Mapping[str, str]], rounds: int) 
 
     Args:
         protocol: the protocol.
-        rows: rows of ``clients.csv``, with text values.
+        rows: rows of ``clients.csv``, with text values, or what :func:`read_tests` yields.
         rounds: number of communication rounds; the final fine-tune is recorded as the round after them.
 
     Returns:
@@ -184,19 +189,37 @@ def measure(protocol: Protocol, rows: Iterable[Mapping[str, str]], rounds: int) 
     )
 
 
+def read_tests(folder: Path, protocol: Protocol) -> Iterator[dict[str, str]]:
+    """Yields the tests in a run folder that a protocol needs: rows of ``clients.csv``, or tests of the server's model.
+
+    The server's model, tested on the samples of all clients, is a single client of :func:`measure`.
+    """
+    if protocol.point != "global":
+        yield from read_client_rows(folder / "clients.csv")
+        return
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        accuracy = record.get("test_accuracy_global")
+        if accuracy is not None:
+            about = {"round": str(record["round"]), "client": "server", "domain": "", "test_samples": "1"}
+            yield {**about, "test_accuracy_after_agg": repr(accuracy)}
+
+
 def read_client_rows(file: Path) -> Iterator[dict[str, str]]:
     """Yields the rows of a ``clients.csv``."""
     with file.open(newline="") as handle:
         yield from csv.DictReader(handle)
 
 
-def _tests_by_round(rows: Iterable[Mapping[str, str]], point: str, rounds: int) -> list[dict[int, list[ClientTest]]]:
+def _tests_by_round(
+    rows: Iterable[Mapping[str, str]], point: str, rounds: int
+) -> list[dict[int, list[ClientAccuracy]]]:
     """Returns the tests on test and on validation samples, by round.
 
     Tests of the final fine-tune have the columns of those after local training.
     """
     splits = ("test", "validation")
-    result: list[dict[int, list[ClientTest]]] = [{} for _ in splits]
+    result: list[dict[int, list[ClientAccuracy]]] = [{} for _ in splits]
     for row in rows:
         number = int(row["round"])
         when = "after_local" if point == "after_local" or number > rounds else "after_agg"
@@ -204,31 +227,33 @@ def _tests_by_round(rows: Iterable[Mapping[str, str]], point: str, rounds: int) 
             accuracy = row.get(f"{split}_accuracy_{when}")
             if accuracy and number > 0:
                 client, domain = intern(row["client"]), intern(row["domain"])
-                test = ClientTest(client, domain, int(row[f"{split}_samples"]), float(accuracy))
+                test = ClientAccuracy(client, domain, int(row[f"{split}_samples"]), float(accuracy))
                 found.setdefault(number, []).append(test)
     return result
 
 
-def _select(protocol: Protocol, tests: Mapping[int, Sequence[ClientTest]]) -> list[int]:
+def _select(protocol: Protocol, tests: Mapping[int, Sequence[ClientAccuracy]]) -> list[int]:
     numbers = list(tests)
     if protocol.selection in ("last", "last5"):
         return numbers[-1:] if protocol.selection == "last" else numbers[-5:]
     return sorted(numbers, key=lambda number: (-_reduce(tests[number], protocol.reduction), number))[:1]
 
 
-def _reduce(tests: Sequence[ClientTest], reduction: str) -> float:
+def _reduce(tests: Sequence[ClientAccuracy], reduction: str) -> float:
+    if len(tests) == 1:
+        return tests[0].accuracy
     if reduction == "samples":
         return sum(round(test.accuracy * test.samples) for test in tests) / sum(test.samples for test in tests)
     return fmean([test.accuracy for test in tests] if reduction == "clients" else _domains(tests).values())
 
 
-def _domains(tests: Sequence[ClientTest]) -> dict[str, float]:
+def _domains(tests: Sequence[ClientAccuracy]) -> dict[str, float]:
     groups = _by(lambda test: test.domain, [test for test in tests if test.domain])
     return {name: _reduce(found, "samples") for name, found in groups.items()}
 
 
-def _by(group: Callable[[ClientTest], str], tests: Iterable[ClientTest]) -> dict[str, list[ClientTest]]:
-    result: dict[str, list[ClientTest]] = {}
+def _by(group: Callable[[ClientAccuracy], str], tests: Iterable[ClientAccuracy]) -> dict[str, list[ClientAccuracy]]:
+    result: dict[str, list[ClientAccuracy]] = {}
     for test in tests:
         result.setdefault(group(test), []).append(test)
     return result

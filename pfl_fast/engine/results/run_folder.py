@@ -25,7 +25,7 @@ import numpy as np
 from pfl_fast import atomic
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.results.listeners import Listener, RunView
-from pfl_fast.engine.results.protocol import measure, read_client_rows
+from pfl_fast.engine.results.protocol import measure, read_tests
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
@@ -123,7 +123,7 @@ class RunFolder(Listener):
         self._saved_at, self._saved_round = monotonic(), run.state.rounds_done
 
     def _write_summary(self, run: RunView) -> None:
-        measured = measure(run.protocol, read_client_rows(self.clients), run.settings.rounds)
+        measured = measure(run.protocol, read_tests(self.folder, run.protocol), run.settings.rounds)
         summary = {
             **run.summary(),
             "protocol": measured.entry(run.protocol) if measured else None,

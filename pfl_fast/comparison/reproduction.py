@@ -1,0 +1,258 @@
+"""A reproduced table: the paper's numbers beside ours, as text, Markdown, LaTeX, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import hypot
+from typing import Any
+
+import pfl_fast
+from pfl_fast.comparison.formats import Table
+from pfl_fast.comparison.plan import Plan
+from pfl_fast.comparison.recipes import Column, Expected, Recipe
+from pfl_fast.comparison.results import Comparison, Row
+from pfl_fast.data.catalogue import DATASETS
+from pfl_fast.data.dataset import REAL, Dataset
+from pfl_fast.engine.results.protocol import find_protocol
+
+MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The paper's number beside ours, in percent.
+
+    Attributes:
+        column: name of the column.
+        domain: name of the domain, ``"mean"`` over domains, or empty.
+        row: name of the row.
+        label: label of the row.
+        paper: mean and standard deviation of the paper, None if it has none.
+        ours: mean and standard deviation over seeds; None if all runs failed or are missing.
+        seeds: seeds of our runs.
+        comparable: False for generated data.
+    """
+
+    column: str
+    domain: str
+    row: str
+    label: str
+    paper: Expected | None
+    ours: Expected | None
+    seeds: tuple[int, ...]
+    comparable: bool = True
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return self.ours.mean - self.paper.mean if self.ours and self.paper and self.comparable else None
+
+    @property
+    def deviations(self) -> float | None:
+        """The difference in standard deviations: root of the sum of both variances; one if the other is not known."""
+        if self.difference is None or self.ours is None or self.paper is None:
+            return None
+        spread = hypot(self.paper.deviation or 0.0, self.ours.deviation or 0.0)
+        return self.difference / spread if spread else None
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """The difference between the paper's method and another row, in the paper and in ours.
+
+    Attributes:
+        column: name of the column.
+        row: label of the other row.
+        subject: label of the paper's method.
+        paper: difference in the paper, in percent; positive: the method is better.
+        ours: our difference.
+        spread: standard deviation of our difference; None for one seed.
+    """
+
+    column: str
+    row: str
+    subject: str
+    paper: float
+    ours: float
+    spread: float | None
+
+    @property
+    def verdict(self) -> str:
+        """``"shows"``, ``"reversed"``, or ``"undecided"`` within one standard deviation."""
+        if self.spread is not None and abs(self.ours) <= self.spread:
+            return "undecided"
+        return "shows" if self.paper * self.ours > 0 else "reversed"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All cells of a recipe, and how the runs differ from the paper's.
+
+    Attributes:
+        recipe: the recipe, with the rows and columns that were run.
+        seeds: seeds of the runs.
+        scale: 1, or the scale of rounds and samples.
+        changes: changed settings, by column.
+        data: name, source and size of the data, by column.
+        cells: the cells.
+        failures: failed runs.
+    """
+
+    recipe: Recipe
+    seeds: tuple[int, ...]
+    scale: float
+    changes: Mapping[str, Mapping[str, Any]]
+    data: Mapping[str, str]
+    cells: Sequence[Cell]
+    failures: Sequence[str]
+
+    @property
+    def orderings(self) -> list[Ordering]:
+        """The paper's method against every other row."""
+        found = []
+        for place in dict.fromkeys((cell.column, cell.domain) for cell in self.cells):
+            cells = [c for c in self.cells if (c.column, c.domain) == place and c.comparable and c.domain in ("", MEAN)]
+            subject = next((cell for cell in cells if cell.row == self.recipe.subject), None)
+            for cell in cells:
+                if subject and cell is not subject and cell.paper and cell.ours and subject.paper and subject.ours:
+                    known = cell.ours.deviation is not None and subject.ours.deviation is not None
+                    found.append(
+                        Ordering(
+                            column=cell.column,
+                            row=cell.label,
+                            subject=subject.label,
+                            paper=subject.paper.mean - cell.paper.mean,
+                            ours=subject.ours.mean - cell.ours.mean,
+                            spread=hypot(cell.ours.deviation, subject.ours.deviation) if known else None,  # type: ignore[arg-type]
+                        )
+                    )
+        return found
+
+    def heading(self) -> list[str]:
+        """Returns lines on the table, its protocol, and all differences from the paper."""
+        seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        lines = [
+            f"{self.recipe.paper}, {self.recipe.name.partition('/')[2]}: {self.recipe.title}",
+            f"accuracy in %, {find_protocol(self.recipe.protocol)}; mean ± sample standard deviation, "
+            f"ours over {seeds}, the paper's over {len(self.recipe.seeds)}",
+        ]
+        if self.scale != 1:
+            lines.append(f"SCALED by {self.scale:g}: fewer rounds and samples than in the paper")
+        for column, changes in self.changes.items():
+            shown = ", ".join(f"{name} {before} -> {now}" for name, (before, now) in changes.items())
+            lines += [f"{column}: {shown}"] if shown else []
+        return [*lines, *(f"{column}: {text}" for column, text in self.data.items()), *self.recipe.notes]
+
+    def table(self) -> Table:
+        """Returns one line per cell."""
+        lines = [["column", "row", "paper", "ours", "difference", "in std", "seeds"]]
+        for cell in self.cells:
+            paper = str(cell.paper or ("" if cell.domain == MEAN else "not in the source"))
+            found = [paper, str(cell.ours or "failed"), signed(cell.difference, 2), signed(cell.deviations, 1)]
+            column = f"{cell.column} {cell.domain}".strip()
+            lines.append([column, cell.label, *found, " ".join(map(str, cell.seeds))])
+        orders = [
+            f"{o.column}: {o.subject} - {o.row}: paper {signed(o.paper, 2)}, ours {signed(o.ours, 2)}: {o.verdict}"
+            for o in self.orderings
+        ]
+        return Table(self.heading(), lines, [*self.failures, *orders])
+
+    def csv(self) -> str:
+        """Returns one line per cell, with all digits."""
+        buffer = io.StringIO()
+        names = ["column", "domain", "row", "label", "paper", "paper_std", "ours", "ours_std", "difference", "in_std"]
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow([*names, "seeds"])
+        for cell in self.cells:
+            numbers = [v for e in (cell.paper, cell.ours) for v in ((e.mean, e.deviation) if e else (None, None))]
+            about = [cell.column, cell.domain, cell.row, cell.label]
+            writer.writerow([*about, *numbers, cell.difference, cell.deviations, " ".join(map(str, cell.seeds))])
+        return buffer.getvalue()
+
+    def document(self) -> dict[str, Any]:
+        """Returns everything for JSON."""
+        return {
+            "recipe": self.recipe.name,
+            "version": pfl_fast.__version__,
+            "heading": self.heading(),
+            "seeds": list(self.seeds),
+            "scale": self.scale,
+            "changes": {column: {n: list(v) for n, v in found.items()} for column, found in self.changes.items()},
+            "data": dict(self.data),
+            "cells": [{**asdict(c), "difference": c.difference, "in_std": c.deviations} for c in self.cells],
+            "orderings": [{**asdict(o), "verdict": o.verdict} for o in self.orderings],
+            "failures": list(self.failures),
+        }
+
+    def json(self) -> str:
+        """Returns :meth:`document` as text."""
+        return json.dumps(self.document(), indent=1, ensure_ascii=False) + "\n"
+
+
+def signed(value: float | None, digits: int) -> str:
+    """Formats a difference.
+
+    >>> signed(1.234, 2), signed(-0.5, 1), signed(None, 1)
+    ('+1.23', '-0.5', '')
+    """
+    return "" if value is None else f"{value:+.{digits}f}"
+
+
+def cells_of(recipe: Recipe, column: Column, comparison: Comparison, plan: Plan) -> list[Cell]:
+    """Returns the cells of one column: one per row, or one per row and domain of the paper that our data has."""
+    rows = {row.label: row for row in comparison.rows}
+    ours = {domain: name for domain in column.domains if (name := _same(domain, plan.dataset.domains))}
+    places: list[tuple[str, str | None]] = [*ours.items(), (MEAN if column.domains else "", None)]
+    cells = []
+    for row in recipe.rows:
+        if row.label not in rows:
+            continue
+        found = rows[row.label]
+        for domain, name in places:
+            number = recipe.numbers.get((row.name, column.name, domain))
+            cells.append(
+                Cell(
+                    column=column.name,
+                    domain=domain,
+                    row=row.name,
+                    label=row.label,
+                    paper=number if name else recipe.expected(row.name, column, ours),
+                    ours=_percent(found, name),
+                    seeds=tuple(sorted(found.runs)),
+                    comparable=plan.dataset.source == REAL,
+                )
+            )
+    return cells
+
+
+def data_text(dataset: Dataset) -> str:
+    """Returns name and source of the data, and how much of it there is, if some is missing."""
+    entry = DATASETS.get(dataset.name)
+    sizes = (
+        [(len(dataset), entry.samples, "samples"), (len(dataset.domains), entry.domains, "domains")] if entry else []
+    )
+    missing = "".join(f", {there:,} of {full:,} {what}" for there, full, what in sizes if there < full)
+    text = f"{dataset.name} ({dataset.source}{missing})"
+    return text if dataset.source == REAL else f"{text}: NOT the paper's data, so nothing is compared"
+
+
+def _percent(row: Row, domain: str | None) -> Expected | None:
+    found = row.statistics(domain)
+    return Expected(100 * found[0], None if found[1] is None else 100 * found[1]) if found else None
+
+
+def _same(domain: str, known: Sequence[str]) -> str | None:
+    """Returns the name in ``known`` of a domain, whose spelling differs between copies of the data.
+
+    >>> _same("MNIST_M", ["mnist", "mnist_m"]), _same("caltech", ["caltech10"]), _same("SVHN", ["usps"])
+    ('mnist_m', 'caltech10', None)
+    """
+
+    def letters(name: str) -> str:
+        return "".join(c for c in name.lower() if c.isalpha())
+
+    return next((name for name in known if letters(name) == letters(domain)), None)
