@@ -30,6 +30,7 @@ from typing import Any
 from pfl_fast.comparison.plan import SETTINGS, Request, Variant
 from pfl_fast.config import NOT_IN_RESULTS, Settings
 from pfl_fast.data.catalogue import DATASETS
+from pfl_fast.data.partition_spec import default_test_fraction
 from pfl_fast.engine.results.protocol import find_protocol
 from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS
@@ -186,7 +187,10 @@ class Recipe:
         clients = self.clients(column)
         drawn = clients / int(s["clients"] or clients)
         pool = entry.samples if entry.pools_test else entry.samples * 10 / 11  # without Tiny-ImageNet's validation part
-        share = 5 / 6 if s["partition"] == "superclass" else 1 - s["test_fraction"]  # CIFAR-100 has 1/6 official tests
+        held_out = s["test_fraction"]
+        if held_out is None:
+            held_out = default_test_fraction(s["partition"])
+        share = 5 / 6 if s["partition"] == "superclass" else 1 - held_out  # CIFAR-100 has 1/6 official tests
         return round(min(pool * share * drawn, clients * (s["per_client"] or entry.samples)))
 
     def clients(self, column: Column) -> int:
