@@ -333,10 +333,10 @@ def _row(name: str, table: Layer) -> RecipeRow:
         option, equals, value = name.partition("=")
         if equals:
             own = {option: value}
-        elif name in METHODS:
-            method, label = name, METHODS[name].title
+        else:
+            method, label = name, METHODS[name].title if name in METHODS else name
     if method not in METHODS:
-        raise ConfigError(f"row {name!r}: no method {method or name!r}{did_you_mean(method or name, METHODS)}")
+        raise ConfigError(f"row {name!r}: no method {method!r}{did_you_mean(method, METHODS)}")
     return RecipeRow(name, label, method, own)
 
 
