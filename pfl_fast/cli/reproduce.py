@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_fast.cli.compare import continued_by_repeating, exit_if_failed, train_plan
-from pfl_fast.cli.progress import duration
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
 from pfl_fast.cli.train import DASHES
 from pfl_fast.cli.train_request import read_assignments
@@ -136,6 +135,7 @@ class ReproducedTable:
 
     def estimate(self) -> None:
         """Prints the estimated time of each column."""
+        from pfl_fast.cli.progress import duration
         from pfl_fast.comparison.estimate import estimate
 
         if self.quiet:
