@@ -165,7 +165,10 @@ class ReproducedTable:
             seeds=self.seeds,
             scale=self.scale,
             changes={column.name: self.differences(column) for column, _ in self.plans},
-            data={column.name: data_text(plan.dataset) for column, plan in self.plans},
+            data={
+                column.name: data_text(plan.dataset, self.recipe.settings(column)["dataset"])
+                for column, plan in self.plans
+            },
             cells=cells,
             failures=failures,
             command=self.command,

@@ -22,6 +22,11 @@ from pfl_fast.engine.results.protocol import find_protocol
 from pfl_fast.methods import METHODS
 
 MEAN = "mean"
+DATA = {
+    "paper": "",
+    "other": ": NOT the paper's data ({}), so numbers are not compared",
+    "generated": ": generated, NOT the paper's data ({}), so nothing is compared",
+}
 WHAT = {"accuracy": "accuracy in %, {}", "time": "time of a round without tests, divided by that of FedAvg"}
 
 
@@ -37,7 +42,8 @@ class Cell:
         paper: mean and standard deviation of the paper, None if it has none.
         ours: mean and standard deviation over seeds; None if all runs failed or are missing.
         seeds: seeds of our runs.
-        comparable: False for generated data.
+        data: a key of :data:`DATA`: numbers on other data than the paper's are not compared; orderings on other real
+            data are.
     """
 
     column: str
@@ -47,12 +53,12 @@ class Cell:
     paper: Expected | None
     ours: Expected | None
     seeds: tuple[int, ...]
-    comparable: bool = True
+    data: str = "paper"
 
     @property
     def difference(self) -> float | None:
         """Ours minus the paper's."""
-        return self.ours.mean - self.paper.mean if self.ours and self.paper and self.comparable else None
+        return self.ours.mean - self.paper.mean if self.ours and self.paper and self.data == "paper" else None
 
     @property
     def deviations(self) -> float | None:
@@ -120,7 +126,8 @@ class Reproduction:
         """The paper's method against every other row."""
         found = []
         for place in dict.fromkeys((cell.column, cell.domain) for cell in self.cells):
-            cells = [c for c in self.cells if (c.column, c.domain) == place and c.comparable and c.domain in ("", MEAN)]
+            cells = [c for c in self.cells if (c.column, c.domain) == place and c.domain in ("", MEAN)]
+            cells = [c for c in cells if c.data != "generated"]
             subject = next((cell for cell in cells if cell.row == self.recipe.subject), None)
             for cell in cells:
                 if subject and cell is not subject and cell.paper and cell.ours and subject.paper and subject.ours:
@@ -217,6 +224,7 @@ def signed(value: float | None, digits: int) -> str:
 def cells_of(recipe: Recipe, column: Column, comparison: Comparison, plan: Plan) -> list[Cell]:
     """Returns the cells of one column: one per row, or one per row and domain of the paper that our data has."""
     rows = {row.label: row for row in comparison.rows}
+    data = data_of(plan.dataset, recipe.settings(column)["dataset"], recipe.quantity)
     ours = {domain: name for domain in column.domains if (name := _same(domain, plan.dataset.domains))}
     places: list[tuple[str, str | None]] = [*ours.items(), (MEAN if column.domains else "", None)]
     cells = []
@@ -232,24 +240,31 @@ def cells_of(recipe: Recipe, column: Column, comparison: Comparison, plan: Plan)
                     domain=domain,
                     row=row.name,
                     label=row.label,
-                    paper=number if name else recipe.expected(row.name, column, ours),
+                    paper=number if name else recipe.expected(row.name, column, ours or column.domains),
                     ours=_time(found, rows) if recipe.quantity == "time" else _percent(found, name),
                     seeds=tuple(sorted(found.runs)),
-                    comparable=plan.dataset.source == REAL or recipe.quantity == "time",
+                    data=data,
                 )
             )
     return cells
 
 
-def data_text(dataset: Dataset) -> str:
-    """Returns name and source of the data, and how much of it there is, if some is missing."""
+def data_of(dataset: Dataset, paper: str, quantity: str = "accuracy") -> str:
+    """Returns the key of :data:`DATA` for a data set, beside the name of the paper's; times are always compared."""
+    if quantity == "time":
+        return "paper"
+    return "generated" if dataset.source != REAL else "paper" if dataset.name == paper else "other"
+
+
+def data_text(dataset: Dataset, paper: str) -> str:
+    """Returns name and source of the data, how much of it there is if some is missing, and if it is not the paper's."""
     entry = DATASETS.get(dataset.name)
     sizes = (
         [(len(dataset), entry.samples, "samples"), (len(dataset.domains), entry.domains, "domains")] if entry else []
     )
     missing = "".join(f", {there:,} of {full:,} {what}" for there, full, what in sizes if there < full)
     text = f"{dataset.name} ({dataset.source}{missing})"
-    return text if dataset.source == REAL else f"{text}: NOT the paper's data, so nothing is compared"
+    return text + DATA[data_of(dataset, paper)].format(paper)
 
 
 def _percent(row: Row, domain: str | None) -> Expected | None:

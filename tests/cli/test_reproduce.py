@@ -98,7 +98,7 @@ def test_numbers_of_the_paper_beside_ours(cli, recipe):
 
 def test_generated_data_is_labelled_and_not_compared(cli, recipe):
     page = cli("reproduce", recipe, "--columns", "generated", "--seeds", "0", "--out", "a").stdout
-    assert "NOT the paper's data, so nothing is compared" in page
+    assert "generated, NOT the paper's data (synthetic), so nothing is compared" in page
     cell = cells("a")["generated", "fedavg"]
     assert cell["paper"]["mean"] == 50
     assert cell["ours"]["mean"] > 0
@@ -106,6 +106,18 @@ def test_generated_data_is_labelled_and_not_compared(cli, recipe):
     assert json.loads(Path("a/results.json").read_text())["orderings"] == []
     for name in FILES[:3]:
         assert "NOT the paper" in Path("a", name).read_text()
+
+
+def test_other_data_than_the_papers(cli, recipe):
+    Path(recipe).write_text(OWN.replace('dataset = "digits"', 'dataset = "mnist"'))
+    arguments = ["--columns", "digits", "--rows", "fedavg,fedper", "--seeds", "0", "--set", "dataset=digits"]
+    page = cli("reproduce", recipe, *arguments, "--quiet", "--out", "a").stdout
+    assert "digits: dataset mnist -> digits\n" in page
+    assert "digits: digits (real): NOT the paper's data (mnist), so numbers are not compared\n" in page
+    assert cells("a")["digits", "fedavg"]["difference"] is None
+    ours = {row: cell["ours"]["mean"] for (_, row), cell in cells("a").items()}
+    order = json.loads(Path("a/results.json").read_text())["orderings"]
+    assert [(o["row"], o["ours"]) for o in order] == [("FedAvg", ours["fedper"] - ours["fedavg"])]
 
 
 def test_data_that_is_missing_is_an_error_or_a_stand_in(cli, recipe):
@@ -124,7 +136,7 @@ def test_data_that_is_missing_is_an_error_or_a_stand_in(cli, recipe):
     ]
     assert "not found in" in cli(*arguments, "--real-data-only", "--out", "a", exit_code=1).stderr
     page = cli(*arguments, "--set", "samples=200", "--out", "b").stdout
-    assert "office-caltech10 (synthetic stand-in, 200 of 2,533 samples): NOT the paper's data" in page
+    assert "office-caltech10 (synthetic stand-in, 200 of 2,533 samples): generated, NOT the paper's data" in page
 
 
 def test_scaled_and_changed_runs_say_so(cli, recipe):

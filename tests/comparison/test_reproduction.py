@@ -1,5 +1,6 @@
 """Differences, orderings and estimates by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +13,8 @@ from pfl_fast.config import Settings
 from tests.comparison.test_recipes import generated
 
 
-def cell(paper, ours, comparable=True):
-    return Cell("a", "", "fedcp", "FedCP", paper, ours, (0, 1), comparable)
+def cell(paper, ours, data="paper"):
+    return Cell("a", "", "fedcp", "FedCP", paper, ours, (0, 1), data)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +31,9 @@ def cell(paper, ours, comparable=True):
 def test_difference_in_standard_deviations(paper, ours, difference, deviations):
     assert cell(paper, ours).difference == difference
     assert cell(paper, ours).deviations == deviations
-    assert cell(paper, ours, comparable=False).difference is None
-    assert cell(paper, ours, comparable=False).deviations is None
+    for data in ("other", "generated"):
+        assert cell(paper, ours, data).difference is None
+        assert cell(paper, ours, data).deviations is None
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,11 @@ def test_seconds_of_a_run_by_hand():
 
 
 def test_data_says_what_is_missing():
-    assert data_text(generated("mnist")) == (
-        "mnist (synthetic stand-in, 6,000 of 70,000 samples): NOT the paper's data, so nothing is compared"
+    mnist = generated("mnist")
+    assert data_text(mnist, "mnist") == (
+        "mnist (synthetic stand-in, 6,000 of 70,000 samples): generated, NOT the paper's data (mnist), so nothing is "
+        "compared"
     )
+    real = replace(mnist, source="real")
+    assert data_text(real, "mnist") == "mnist (real, 6,000 of 70,000 samples)"
+    assert data_text(real, "cifar10").endswith("): NOT the paper's data (cifar10), so numbers are not compared")
