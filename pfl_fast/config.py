@@ -38,7 +38,8 @@ class Settings(PartitionSpec, RoundSettings):
     )
     executor: str = option(
         "auto",
-        "execution of clients: one after another, on threads, or stacked into one batch",
+        "execution of clients: one after another, on threads, or stacked into one batch; auto: threads on the CPU, "
+        "stacks on GPUs",
         ["auto", "sequential", "threads", "batched"],
     )
     workers: int = option(0, "number of threads of the executor; 0: one per core", minimum=0)

@@ -133,8 +133,8 @@ class Experiment:
         Args:
             folder: run folder, ``out`` of the experiment that started the run.
             log: called with every message to the user.
-            changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and those of
-                ``method``, ``dataset``, ``model`` and ``partition`` that were objects instead of names.
+            changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and
+                ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
         """
         folder = Path(folder)
         if not (folder / "config.toml").exists():

@@ -50,7 +50,7 @@ def describe(options: type) -> list[OptionInfo]:
     ]
 
 
-def convert(options: type, values: Mapping[str, Any], errors: list[str], source: str = "") -> dict[str, Any]:
+def convert(options: type, values: Mapping[str, Any], errors: list[str]) -> dict[str, Any]:
     """Converts values to the types of the dataclass and checks choices and limits.
 
     Text is parsed as the field's type: ``--set lam=5`` and a number in a file give the same value.
@@ -59,20 +59,19 @@ def convert(options: type, values: Mapping[str, Any], errors: list[str], source:
         options: dataclass whose fields were made by :func:`option`.
         values: values by name of the option.
         errors: list to which a line is appended for each invalid value.
-        source: prefix of these lines, such as the name of a file.
     """
     known = {f.name: f for f in fields(options)}
     hints = typing.get_type_hints(options)
     result = {}
     for name, value in values.items():
         if name not in known:
-            errors.append(f"{source}{unknown(name, known)}")
+            errors.append(unknown(name, known))
             continue
         try:
             converted = _to_type(hints[name], value)
             _check_limits(known[name].metadata, converted)
         except ValueError as error:
-            errors.append(f"{source}{name}: {error}, got {value!r}")
+            errors.append(f"{name}: {error}, got {value!r}")
         else:
             result[name] = converted
     return result

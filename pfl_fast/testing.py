@@ -1,4 +1,4 @@
-"""What tests and benchmarks share, ours and those of people who add operators or methods."""
+"""Helpers for tests and benchmarks of operators and methods, also those outside this package."""
 
 from __future__ import annotations
 

@@ -22,6 +22,14 @@ def pytest_report_header():
     return f"CPU kernels: {found}"
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Says which CPU kernels ran the operator contract in tests/ops/test_instruction_sets.py."""
+    reports = [r for outcome in ("passed", "failed") for r in terminalreporter.stats.get(outcome, [])]
+    ran = sorted(r.nodeid.split("[")[1].rstrip("]") for r in reports if "::test_contract_holds[" in r.nodeid)
+    if ran:
+        terminalreporter.write_line(f"CPU kernels that ran the operator contract: {', '.join(ran)}")
+
+
 def pytest_collection_modifyitems(items):
     """Skips tests marked ``cuda`` without a GPU; marks some tests of every file ``fast``, for ``make test-fast``."""
     groups = defaultdict(list)
@@ -48,8 +56,18 @@ def group_of(item):
 
 @pytest.fixture(autouse=True)
 def own_data_folder(tmp_path, monkeypatch):
-    """No test sees, or touches, the user's data sets."""
+    """No test sees, or touches, the user's data sets, raw or decoded."""
     monkeypatch.setenv("PFL_FAST_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("PFL_FAST_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def one_core():
+    """Uses one thread: small layers are slower on several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

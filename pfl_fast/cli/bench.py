@@ -13,13 +13,11 @@ BENCHMARK = "bench.end_to_end.__main__"
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Use at most 200 training samples per client: minutes, not hours.")
-@click.option("--case", "cases", multiple=True, help="Run only this case, such as fedcp-mnist; repeatable.")
-@click.option(
-    "--repetitions", type=click.IntRange(1), help="Measured rounds per trainer, after one warm-up. Default: 5."
-)
-@click.option("--data-dir", type=click.Path(path_type=Path, exists=True), help="Folder with data sets.")
-@click.option("--table", is_flag=True, help="Print the last results of this machine and measure nothing.")
+@click.option("--quick", is_flag=True, help="use at most 200 training samples per client: minutes, not hours")
+@click.option("--case", "cases", multiple=True, help="run only this case, such as fedcp-mnist; repeatable")
+@click.option("--repetitions", type=click.IntRange(1), help="measured rounds per trainer, after one warm-up  [5]")
+@click.option("--data-dir", type=click.Path(path_type=Path, exists=True), help="folder of data sets")
+@click.option("--table", is_flag=True, help="print the last results of this machine and measure nothing")
 def bench(quick: bool, cases: tuple[str, ...], repetitions: int | None, data_dir: Path | None, table: bool) -> None:
     """Compare the speed of whole rounds with a plain PyTorch trainer.
 

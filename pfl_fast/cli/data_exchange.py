@@ -7,20 +7,11 @@ from typing import Any
 
 import click
 
-from pfl_fast.cli.data_options import (
-    described,
-    open_dataset,
-    open_partition,
-    partition_options,
-    read_settings,
-)
+from pfl_fast.cli.data_options import described, open_dataset, open_partition, partition_options, read_settings
 from pfl_fast.cli.pfllib_flags import DATASETS as RENAMED
 from pfl_fast.cli.pfllib_flags import canonical_name
 from pfl_fast.cli.setting_options import setting_options
-from pfl_fast.errors import ConfigError, DataError, did_you_mean
-
-EXPORT_FORMATS = ("pfllib",)
-IMPORT_FORMATS = ("pfllib", "fl-bench")
+from pfl_fast.errors import ConfigError, DataError
 
 
 @click.command("import")
@@ -28,6 +19,7 @@ IMPORT_FORMATS = ("pfllib", "fl-bench")
 @click.option(
     "--format",
     "file_format",
+    type=click.Choice(["pfllib", "fl-bench"]),
     default="pfllib",
     show_default=True,
     help="file format: pfllib (also FedCP's code) imports a data set with its clients, fl-bench a partition",
@@ -50,7 +42,6 @@ def import_(
       pfl-fast data import FL-bench/data/cifar10 --format fl-bench --out cifar10-fl-bench
       pfl-fast train fedcp --dataset cifar10 --partition cifar10-fl-bench
     """
-    _check_format(file_format, IMPORT_FORMATS)
     if file_format == "fl-bench":
         if name or not out:
             raise ConfigError("--format fl-bench imports a partition: say --out FOLDER, and --dataset, not --name")
@@ -95,9 +86,16 @@ def import_partition(path: Path, dataset: str, out: Path, values: dict[str, Any]
 @click.command()
 @click.argument("name")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--format", "file_format", default="pfllib", show_default=True, help="file format: pfllib")
+@click.option(
+    "--format",
+    type=click.Choice(["pfllib"]),
+    default="pfllib",
+    show_default=True,
+    expose_value=False,
+    help="file format",
+)
 @partition_options
-def export(name: str, out: Path, file_format: str, **values: Any) -> None:
+def export(name: str, out: Path, **values: Any) -> None:
     """Distribute the data set NAME over clients and write PFLlib's files to the new folder OUT.
 
     \b
@@ -107,14 +105,6 @@ def export(name: str, out: Path, file_format: str, **values: Any) -> None:
     """
     from pfl_fast.data.pfllib import export_pfllib
 
-    _check_format(file_format, EXPORT_FORMATS)
     dataset, partition = open_partition(read_settings(name, values, real_data_only=True))
     export_pfllib(dataset, partition, out)
     click.echo(f"{described(partition)}, exported to {out}")
-
-
-def _check_format(file_format: str, formats: tuple[str, ...]) -> None:
-    if file_format not in formats:
-        raise ConfigError(
-            f"no format {file_format!r} (there is {', '.join(formats)}){did_you_mean(file_format, formats)}"
-        )

@@ -19,13 +19,7 @@ from pfl_fast.paths import cache_folder, data_folder
 
 @dataclass
 class Diagnosis:
-    """State of the installation.
-
-    Attributes:
-        facts: values by section and name.
-        suggestions: one line for each missing component.
-        can_train: whether a round of training succeeds with the default settings.
-    """
+    """State of the installation: facts by section and name, suggestions, and whether training works."""
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     suggestions: list[str] = field(default_factory=list)
@@ -33,7 +27,7 @@ class Diagnosis:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of a page")
 def doctor(as_json: bool) -> None:
     """Check the installation and suggest fixes.
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a page.")
-@click.option("--fidelity", is_flag=True, help="Print docs/fidelity.md: interpretation and tests of each paper.")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of a page")
+@click.option("--fidelity", is_flag=True, help="print docs/fidelity.md: interpretation and tests of each paper")
 def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
     """List all methods, or describe the method NAME.
 

@@ -12,7 +12,7 @@ from pfl_fast.errors import ConfigError
 
 
 @dataclass
-class Row:
+class ModelFacts:
     """One model at its typical input. ``problem`` says why it cannot be built here, then there are no numbers."""
 
     name: str
@@ -27,7 +27,7 @@ class Row:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON list instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON list instead of a table")
 def models(as_json: bool) -> None:
     """List the models with feature width and number of parameters.
 
@@ -43,7 +43,7 @@ def models(as_json: bool) -> None:
     click.echo(json.dumps([asdict(row) for row in rows], indent=2) if as_json else as_table(rows))
 
 
-def collect() -> list[Row]:
+def collect() -> list[ModelFacts]:
     """Builds every model on the meta device and counts its parameters."""
     import torch
 
@@ -52,7 +52,7 @@ def collect() -> list[Row]:
     rows = []
     for name, entry in MODELS.items():
         shape, classes, vocabulary = entry.typical
-        row = Row(name, entry.summary, entry.takes, shape, classes, entry.options)
+        row = ModelFacts(name, entry.summary, entry.takes, shape, classes, entry.options)
         try:
             with torch.device("meta"):
                 backbone = build(name, input_shape=shape, classes=classes, vocabulary=vocabulary)
@@ -65,7 +65,7 @@ def collect() -> list[Row]:
     return rows
 
 
-def as_table(rows: list[Row]) -> str:
+def as_table(rows: list[ModelFacts]) -> str:
     """Returns a table with one line per model, followed by the problems of models that cannot be built."""
     lines = [click.style(f"{'model':16} {'input':>9} {'classes':>7} {'features':>8} {'parameters':>11}", bold=True)]
     for row in rows:

@@ -123,7 +123,7 @@ def train_seeds(request: TrainRequest, seeds: str, folder: Path, quiet: bool) ->
     from pfl_fast.cli.compare import run_comparison
     from pfl_fast.comparison.plan import Request, seeds_of
 
-    values = {name: value for name, value in request.values.items() if name != "seed"}  # that of a file
+    values = {name: value for name, value in request.values.items() if name != "seed"}  # the seed of a file
     compared = Request((request.method,), seeds_of(seeds), values, preset=request.preset)
     run_comparison(compared, folder, quiet)
 

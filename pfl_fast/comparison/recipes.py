@@ -253,8 +253,10 @@ class Recipe:
                 place = f"{where}row {row.name}: "
                 errors += [f"{place}{unknown(n, names | SETTINGS)}" for n in values if n not in names | SETTINGS]
                 errors += [f"{place}{unknown(n, SETTINGS)}" for n in settings if n not in SETTINGS]
-                convert(Settings, found, errors, place)
-                convert(options, {n: v for n, v in values.items() if n in names}, errors, place)
+                invalid: list[str] = []
+                convert(Settings, found, invalid)
+                convert(options, {n: v for n, v in values.items() if n in names}, invalid)
+                errors += [f"{place}{line}" for line in invalid]
                 find_protocol(str(found["protocol"]))
         return list(dict.fromkeys(errors))
 

@@ -1,6 +1,7 @@
 """Decoded data sets on disk: a folder with one .npy file per array and a manifest, without pickles.
 
-Data sets of the catalogue are decoded into ``prepared/<name>-<size>``, imported ones are kept in ``imported/<name>``.
+Data sets of the catalogue are decoded into ``prepared/<name>-<size>-<hash of the data folder>`` of the user's cache;
+imported ones are kept in ``imported/<name>`` of the data folder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,9 @@ from numpy.typing import NDArray
 
 from pfl_fast import __version__, atomic
 from pfl_fast.data.dataset import REAL, Dataset
-from pfl_fast.data.download import file_checksum
 from pfl_fast.data.sources.raw import Raw
 from pfl_fast.errors import DataError, damaged
-from pfl_fast.paths import cache_folder, data_folder
+from pfl_fast.paths import cache_folder, data_folder, private
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -33,20 +34,25 @@ class BrokenCacheError(Exception):
 
 
 def prepared_folder(base: str, size: int, root: Path) -> Path:
-    """Returns the folder of a decoded data set: in the data folder, or in a default folder if that is read-only."""
-    home = _home(root)
-    if home is None:
-        raise DataError(f"neither {root} nor {data_folder()} can be written to; set PFL_FAST_DATA to a folder that can")
-    return home / "prepared" / f"{base}-{size}{_mark(home, root)}"
+    """Returns the folder of a decoded data set whose files are in the data folder ``root``."""
+    return cache_folder() / "prepared" / f"{base}-{size}-{_mark(root)}"
+
+
+def prepared_home() -> Path:
+    """Makes and returns the folder of all decoded data sets, in the user's cache."""
+    try:
+        return private(cache_folder() / "prepared")
+    except OSError as error:
+        raise DataError(
+            f"{cache_folder()} cannot be written to ({error.strerror}); set PFL_FAST_CACHE to a folder that can"
+        ) from None
 
 
 def prepared_folders(base: str, root: Path) -> list[Path]:
     """Returns the existing folders of a decoded data set, one for each size."""
-    home = _home(root)
-    if home is None:
-        return []
-    name = re.compile(rf"{re.escape(base)}-\d+{_mark(home, root)}")
-    return sorted(file.parent for file in home.glob(f"prepared/*/{MANIFEST}") if name.fullmatch(file.parent.name))
+    name = re.compile(rf"{re.escape(base)}-\d+-{_mark(root)}")
+    found = (cache_folder() / "prepared").glob(f"*/{MANIFEST}")
+    return sorted(file.parent for file in found if name.fullmatch(file.parent.name))
 
 
 def imported_folder(name: str, folder: Path | None = None) -> Path:
@@ -57,24 +63,19 @@ def imported_folder(name: str, folder: Path | None = None) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Returns whether files can be made in a folder, by permission bits: root respects read-only folders, too."""
+    """Returns whether the permission bits allow new files in a folder; read-only folders bind root, too."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return existing.is_dir() and bool(existing.stat().st_mode & 0o222) and os.access(existing, os.W_OK)
 
 
 def refuse_existing(folder: Path) -> None:
-    """Raises if a folder to be made exists and is not empty."""
+    """Raises unless the folder is missing or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder} already exists; remove it or choose another name")
 
 
-def _home(root: Path) -> Path | None:
-    return next((home for home in (root, data_folder(), cache_folder()) if is_writable(home)), None)
-
-
-def _mark(home: Path, root: Path) -> str:
-    """Returns a suffix that distinguishes read-only data folders, whose decoded data sets share one folder."""
-    return "" if home == root else "-" + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
+def _mark(root: Path) -> str:
+    return hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
 
 
 def save_dataset(dataset: Dataset, folder: Path) -> None:
@@ -87,7 +88,7 @@ def save_dataset(dataset: Dataset, folder: Path) -> None:
 
 
 def write_cache(
-    folder: Path, name: str, raw: Raw, files: tuple[Path, ...] = (), natural: Any = None, **facts: Any
+    folder: Path, name: str, raw: Raw, sources: Sequence[dict[str, Any]] = (), natural: Any = None, **facts: Any
 ) -> None:
     """Decodes a data set into ``folder``, which appears when it is complete.
 
@@ -98,14 +99,14 @@ def write_cache(
         folder: folder to write, replaced if it exists.
         name: name of the data set.
         raw: data set to decode.
-        files: files of the data set, recorded in the manifest.
+        sources: :func:`source_facts` of the files of the data set, as they were before they were read.
         natural: ``(train, test)`` indices of each client of imported data.
         facts: further entries of the manifest.
 
     Raises:
         DataError: naming the file and its defect; nothing is left behind.
     """
-    origin = str(files[0]) if files else name
+    origin = str(sources[0]["file"]) if sources else name
     _check(raw, origin)
     arrays = {"y": raw.y, "test": raw.test, **({} if raw.domain is None else {"domain": raw.domain})}
     arrays |= {f"labels-{key}": labels for key, labels in raw.labels.items()}
@@ -116,7 +117,7 @@ def write_cache(
         "format": FORMAT,
         "written_by": f"pfl-fast {__version__}",
         "name": name,
-        "sources": [source_facts(f) | {"checksum": file_checksum(f) if f.is_file() else None} for f in files],
+        "sources": list(sources),
         "arrays": {
             "x": {"shape": list(raw.shape), "dtype": raw.dtype},
             **{key: {"shape": list(array.shape), "dtype": str(array.dtype)} for key, array in arrays.items()},
@@ -157,7 +158,7 @@ def read_cache(folder: Path) -> tuple[Dataset, dict[str, Any]] | None:
             raise BrokenCacheError(f"it has format {manifest['format']}, this version reads {FORMAT}")
         arrays: dict[str, Any] = {key: _read_array(folder, key, facts) for key, facts in manifest["arrays"].items()}
         dataset = _dataset(manifest, arrays)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenCacheError(f"{MANIFEST}: {type(error).__name__}: {error}") from None
     return dataset, manifest
 
@@ -166,16 +167,16 @@ def _read_array(folder: Path, key: str, facts: Any) -> NDArray[Any]:
     dtype, shape = (facts["dtype"], facts["shape"]) if isinstance(facts, dict) else (facts[0], facts[1:])
     # Copy-on-write, because torch wants writable memory: writes do not reach the file.
     try:
-        array: NDArray[Any] = np.load(folder / f"{key}.npy", mmap_mode="c" if key == "x" else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array: NDArray[Any] = np.load(folder / f"{key}.npy", mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError, RecursionError, MemoryError) as error:
         raise BrokenCacheError(f"{key}.npy: {error}") from None
     if list(array.shape) != shape or str(array.dtype) != dtype:
         raise BrokenCacheError(f"{key}.npy holds {array.dtype} {list(array.shape)}, expected {dtype} {shape}")
-    return array
+    return array if key == "x" else np.array(array)  # a map of the file never allocates more than the file has
 
 
 def _dataset(manifest: dict[str, Any], arrays: dict[str, Any]) -> Dataset:
-    # Data sets imported by version 0.1 have label_<name> and describe an array by a list.
+    # Earlier imports have label_<name> and describe an array by a list.
     labels = {re.sub("labels?[-_]", "", key): array for key, array in arrays.items() if key.startswith("label")}
     per_sample = [arrays["x"], arrays["test"], *labels.values(), *([arrays["domain"]] if "domain" in arrays else [])]
     if any(len(values) != len(arrays["y"]) for values in per_sample):
@@ -208,8 +209,18 @@ def _natural(
 
 
 def source_facts(file: Path) -> dict[str, Any]:
-    """Returns name and size of a source file, which identify it cheaply; of a folder only the name."""
-    return {"file": file.name, "bytes": file.stat().st_size if file.is_file() else None}
+    """Returns name, size and time of a source file, which identify it cheaply; of a folder the hash of its listing."""
+    if not file.is_dir():
+        facts = file.stat()
+        return {"file": file.name, "bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+    digest = hashlib.sha256()
+    for folder, folders, names in os.walk(file):
+        folders.sort()
+        for name in sorted(names):
+            facts = Path(folder, name).stat()
+            line = (os.path.relpath(folder, file), name, facts.st_size, facts.st_mtime_ns)
+            digest.update(repr(line).encode("utf-8", "surrogateescape"))
+    return {"file": file.name, "listing": f"sha256:{digest.hexdigest()}"}
 
 
 def _check(raw: Raw, origin: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pfl_fast.data.domain_catalogue import DOMAIN_DATASETS
-from pfl_fast.data.entry import HALF, RESEARCH, Download, Entry
+from pfl_fast.data.entry import RESEARCH, Download, Entry
 from pfl_fast.data.sources import ag_news, cifar, digits, idx, npz, tiny_imagenet
 from pfl_fast.data.sources.names import CIFAR10, CIFAR100_FINE, DIGITS, FASHION
 from pfl_fast.data.sources.raw import Source
@@ -61,7 +61,7 @@ DATASETS: dict[str, Entry] = {
         downloads=(
             Download(
                 "tiny-imagenet-200.zip",
-                ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
+                ("https://cs231n.stanford.edu/tiny-imagenet-200.zip",),
                 "md5:90528d7ca1a48142e341f4ef8d21d0de",
                 248_100_043,
             ),
@@ -79,7 +79,7 @@ DATASETS: dict[str, Entry] = {
         size=28,
         channels=1,
         downloads=_idx_downloads(
-            ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+            ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
             (
                 "f68b3c2dcbeaaa9fbdd348bbdeb94873",
                 "d53e105ee54ea40749a09fcbcd1e9432",
@@ -90,8 +90,6 @@ DATASETS: dict[str, Entry] = {
         ),
         sources=(idx.source(DIGITS, lambda folder: not _is_fashion(folder)), npz.single("mnist", DIGITS, 1)),
         folders=("mnist", "MNIST/raw", "MNIST"),
-        mean=(HALF,),
-        std=(HALF,),
     ),
     "fashion-mnist": Entry(
         title="Fashion-MNIST",
@@ -102,7 +100,7 @@ DATASETS: dict[str, Entry] = {
         size=28,
         channels=1,
         downloads=_idx_downloads(
-            ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+            ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",),
             (
                 "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
                 "25c81989df183df01b3e8a0aad5dffbe",
@@ -113,8 +111,6 @@ DATASETS: dict[str, Entry] = {
         ),
         sources=(idx.source(FASHION, _is_fashion), npz.single("fashion-mnist", FASHION, 1)),
         folders=("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
-        mean=(HALF,),
-        std=(HALF,),
     ),
     "cifar10": Entry(
         title="CIFAR-10",
@@ -152,8 +148,6 @@ DATASETS: dict[str, Entry] = {
         ),
         sources=(ag_news.SOURCE,),
         folders=("agnews", "ag_news", "ag_news_csv", "AG_NEWS"),
-        mean=(),
-        std=(),
         vocabulary=2000,
     ),
     **DOMAIN_DATASETS,
@@ -166,8 +160,6 @@ DATASETS: dict[str, Entry] = {
         size=8,
         channels=1,
         sources=(digits.SOURCE,),
-        mean=(HALF,),
-        std=(HALF,),
         official_test=False,
     ),
     "synthetic": Entry(

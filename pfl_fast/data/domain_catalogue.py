@@ -14,7 +14,7 @@ OFFICE_DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 
 
 def _domainnet_downloads() -> tuple[Download, ...]:
-    root = "http://csr.bu.edu/ftp/visda/2019/multi-source"
+    root = "https://csr.bu.edu/ftp/visda/2019/multi-source"
     archives = {
         "clipart": ("groundtruth/clipart", "cd0d8f2d77a4e181449b78ed62bccf1e", 1_270_000_000),
         "infograph": ("infograph", "720380b86f9e6ab4805bb38b6bd135f8", 4_000_000_000),

@@ -12,12 +12,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pfl_fast import __version__
 from pfl_fast.errors import DataError
 
 CHUNK = 1 << 18
-Progress = Callable[[int, int | None], None]
+OnProgress = Callable[[int, int | None], None]
 
 
 class _TemporaryError(Exception):
@@ -28,12 +29,27 @@ class _MirrorError(Exception):
     """A failure of this address; another one may work."""
 
 
+class _NoDowngrade(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection from https to another scheme."""
+
+    def redirect_request(
+        self, request: urllib.request.Request, file: Any, code: int, message: str, headers: Any, url: str
+    ) -> urllib.request.Request | None:
+        if request.type == "https" and not url.startswith("https://"):
+            raise urllib.error.URLError(f"it redirects from https to {url}")
+        return super().redirect_request(request, file, code, message, headers, url)
+
+
+_OPENER = urllib.request.build_opener(_NoDowngrade)
+
+
 def fetch(
     urls: str | Sequence[str],
     target: Path,
     *,
     checksum: str | None,
-    progress: Progress | None = None,
+    limit: int | None = None,
+    progress: OnProgress | None = None,
     tries: int = 4,
     wait: float = 0.5,
     timeout: float = 30.0,
@@ -47,6 +63,7 @@ def fetch(
         urls: address of the file, or several addresses, tried in order.
         target: file to write; its folders are made.
         checksum: ``"md5:..."`` or ``"sha256:..."``; None if none is published.
+        limit: number of bytes after which the download is refused. Default: any number.
         progress: called with the number of bytes received and in total (None if unknown).
         tries: attempts at each address; attempts that received bytes do not count.
         wait: seconds before the second attempt, doubled before each further one.
@@ -67,11 +84,11 @@ def fetch(
         for url in addresses:
             try:
                 continued = _size(part) > 0
-                _download(url, part, progress, tries, wait, timeout)
+                _download(url, part, limit, progress, tries, wait, timeout)
                 if continued and checksum and file_checksum(part, checksum.split(":")[0]) != checksum:
                     # The .part file of an earlier call belonged to another file.
                     part.unlink()
-                    _download(url, part, progress, tries, wait, timeout)
+                    _download(url, part, limit, progress, tries, wait, timeout)
                 _verify(part, checksum)
                 return part.replace(target)
             except _MirrorError as error:
@@ -81,12 +98,14 @@ def fetch(
     raise DataError(f"cannot download {target.name}: {'; '.join(problems)}. Try again later, or place it at {target}")
 
 
-def _download(url: str, part: Path, progress: Progress | None, tries: int, wait: float, timeout: float) -> None:
+def _download(
+    url: str, part: Path, limit: int | None, progress: OnProgress | None, tries: int, wait: float, timeout: float
+) -> None:
     left = tries
     while True:
         before = _size(part)
         try:
-            _attempt(url, part, progress, timeout)
+            _attempt(url, part, limit, progress, timeout)
             return
         except _TemporaryError as error:
             left = tries - 1 if _size(part) > before else left - 1
@@ -95,14 +114,14 @@ def _download(url: str, part: Path, progress: Progress | None, tries: int, wait:
             time.sleep(wait * 2 ** (tries - 1 - left))
 
 
-def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+def _attempt(url: str, part: Path, limit: int | None, progress: OnProgress | None, timeout: float) -> None:
     """Downloads the rest of the file, or all of it if the server cannot resume."""
     have = _size(part)
     headers = {"User-Agent": f"pfl-fast/{__version__}", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
     try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
+        response = _OPENER.open(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416:
@@ -122,11 +141,18 @@ def _attempt(url: str, part: Path, progress: Progress | None, timeout: float) ->
         start = have if resumed else 0
         length = response.headers.get("Content-Length")
         total = start + int(length) if length and length.isdigit() else None
-        _save(response, part, start, total, progress)
+        if limit is not None and (total or 0) > limit:
+            raise _MirrorError(f"the server announces {total} bytes; at most {limit} are expected")
+        _save(response, part, start, total, limit, progress)
 
 
 def _save(
-    response: http.client.HTTPResponse, part: Path, start: int, total: int | None, progress: Progress | None
+    response: http.client.HTTPResponse,
+    part: Path,
+    start: int,
+    total: int | None,
+    limit: int | None,
+    progress: OnProgress | None,
 ) -> None:
     done = start
     with part.open("ab" if start else "wb") as file:
@@ -137,8 +163,11 @@ def _save(
                 raise _TemporaryError(f"the connection broke after {done} bytes ({error})") from None
             if not chunk:
                 break
-            file.write(chunk)
             done += len(chunk)
+            if limit is not None and done > limit:
+                part.unlink()
+                raise _MirrorError(f"the server sent more than the {limit} bytes that are expected at most")
+            file.write(chunk)
             if progress:
                 progress(done, total)
         file.flush()

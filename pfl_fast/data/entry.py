@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from pfl_fast.data.sources.raw import Source
 
-HALF = 0.5
 RESEARCH = "none stated; used for research"
 
 
@@ -26,6 +25,11 @@ class Download:
     checksum: str | None = None
     bytes: int = 0
 
+    @property
+    def limit(self) -> int:
+        """Number of bytes after which a download is refused: twice the approximate size, or 100 MB if it is unknown."""
+        return 2 * self.bytes + 1_000_000 if self.bytes else 100_000_000
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -44,8 +48,8 @@ class Entry:
         by_hand: instructions for files that must be fetched by hand.
         sources: accepted layouts with their readers, the preferred one first; none for generated data.
         folders: subfolders of the data folder that may hold the files; the data folder itself is searched last.
-        mean: mean of each channel, for values in [0, 1].
-        std: standard deviation of each channel, for values in [0, 1].
+        mean: mean of each channel, for values in [0, 1]. Default: 0.5.
+        std: standard deviation of each channel, for values in [0, 1]. Default: 0.5.
         domains: number of domains, or 0.
         official_test: True if the data set has an official test part.
         pools_test: True if random splits include the official test part.
@@ -67,8 +71,8 @@ class Entry:
     by_hand: str = ""
     sources: tuple[Source, ...] = ()
     folders: tuple[str, ...] = ()
-    mean: tuple[float, ...] = (HALF, HALF, HALF)
-    std: tuple[float, ...] = (HALF, HALF, HALF)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     domains: int = 0
     official_test: bool = True
     pools_test: bool = True
@@ -76,6 +80,11 @@ class Entry:
     base: str = ""
     labelling: str = ""
     vocabulary: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            if not getattr(self, name):
+                object.__setattr__(self, name, (0.5,) * self.channels)
 
     @property
     def download_bytes(self) -> int:

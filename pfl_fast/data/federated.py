@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import SPLITS, Partition
 from pfl_fast.errors import DataError, did_you_mean
 from pfl_fast.randomness import bits, key, permutation
+from pfl_fast.transfer import to_device
 
 # Batches are cut from a larger tensor of about this size: call overhead is negligible, and it fits the cache.
 CHUNK_BYTES = 1 << 20
@@ -78,10 +79,24 @@ class SampleOrder(NamedTuple):
         return self.map(lambda values: values.view(shape))
 
 
-def _stack(orders: Sequence[SampleOrder]) -> SampleOrder:
-    keys = [order.keys for order in orders if order.keys is not None]
-    sample, position = torch.stack([o.sample for o in orders]), torch.stack([o.position for o in orders])
-    return SampleOrder(sample, position, torch.stack(keys) if keys else None)
+class Visits(NamedTuple):
+    """Order of an epoch on the host: position in the client's list, augmentation key."""
+
+    position: Tensor
+    keys: Tensor | None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Visits:
+        """Applies ``function`` to every field."""
+        return Visits(function(self.position), None if self.keys is None else function(self.keys))
+
+    def cut(self, begin: int, end: int) -> Visits:
+        """Returns entries ``begin`` to ``end``."""
+        return self.map(lambda values: values[begin:end])
+
+
+def _stack(visits: Sequence[Visits]) -> Visits:
+    keys = [own.keys for own in visits if own.keys is not None]
+    return Visits(torch.stack([own.position for own in visits]), torch.stack(keys) if keys else None)
 
 
 class FederatedData:
@@ -96,9 +111,7 @@ class FederatedData:
         drop_last: drop an incomplete last batch.
         skip_single: drop a last batch of one sample, which BatchNorm cannot train on.
         augment: augmentation of training images: ``"none"``, ``"flip"``, ``"flip-rotate"`` or ``"crop-flip"``.
-        device: device of all arrays.
         dtype: dtype of images and features.
-        channels_last: memory format of images.
 
     Attributes:
         clients: number of clients.
@@ -118,24 +131,20 @@ class FederatedData:
         drop_last: bool = False,
         skip_single: bool = False,
         augment: str = "none",
-        device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-        channels_last: bool = True,
     ) -> None:
         _check_options(dataset, batch_size, skip_single, augment)
         partition.check_fits(dataset)
         self.dataset, self.partition = dataset, partition
         self.clients, self.num_classes, self.input_shape = partition.clients, len(dataset.classes), dataset.input_shape
         self.batch_size, self.seed, self.shuffle, self.augment = batch_size, seed, shuffle, augment
-        self.device, self.dtype, self.channels_last = torch.device(device), dtype, channels_last
+        self.device, self.dtype = torch.device("cpu"), dtype
         self._modality = dataset.modality
-        self._x, self._y = (_tensor(array).to(self.device) for array in (dataset.x, dataset.y))
+        self._x, self._y = (_tensor(array) for array in (dataset.x, dataset.y))
         exact = torch.float64 if dtype == torch.float64 else torch.float32
-        self._mean, self._std = (torch.tensor(v, dtype=exact, device=device) for v in (dataset.mean, dataset.std))
+        self._mean, self._std = (torch.tensor(values, dtype=exact) for values in (dataset.mean, dataset.std))
         self._black = -self._mean / self._std
-        self._indices: dict[str, list[Tensor]] = {
-            s: [_tensor(i).to(self.device) for i in getattr(partition, s)] for s in SPLITS
-        }
+        self._place({split: [_tensor(index) for index in getattr(partition, split)] for split in SPLITS})
         self.train_sizes, self.test_sizes, self.validation_sizes = (
             np.array([len(index) for index in self._indices[split]], dtype=np.int64) for split in SPLITS
         )
@@ -166,8 +175,16 @@ class FederatedData:
         other.device = device
         moved = (self._x, self._y, self._mean, self._std, self._black)
         other._x, other._y, other._mean, other._std, other._black = (t.to(device) for t in moved)
-        other._indices = {split: [i.to(device) for i in lists] for split, lists in self._indices.items()}
+        other._place(self._indices)
         return other
+
+    def _place(self, lists: Mapping[str, Sequence[Tensor]]) -> None:
+        """Copies the clients' lists of samples to the device, as views of one tensor for each split."""
+        joined = {split: torch.cat(list(own)).to(self.device) for split, own in lists.items()}
+        self._indices = {s: list(joined[s].split([len(index) for index in own])) for s, own in lists.items()}
+        self._train = joined["train"]
+        sizes = [len(index) for index in lists["train"]]
+        self._begin = torch.tensor([0, *sizes[:-1]]).cumsum(0)  # of each client's list, on the host
 
     def whole(self) -> FederatedData:
         """Returns the data with one batch per epoch, holding the samples of all batches."""
@@ -201,15 +218,26 @@ class FederatedData:
 
     def order(self, client: int, round: int, epoch: int) -> SampleOrder:
         """Returns ``[n]`` training samples in the order of an epoch, a pure function of the seed and the arguments."""
-        indices, keys = self._indices["train"][client], None
-        position = torch.arange(len(indices))
+        return self._on_device(self._visits(client, round, epoch), client)
+
+    def _visits(self, client: int, round: int, epoch: int) -> Visits:
+        count, keys = int(self.train_sizes[client]), None
+        position = torch.arange(count)
         if self.shuffle:
-            position = torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), len(indices)))
+            position = torch.from_numpy(permutation(key(self.seed, "order", client, round, epoch), count))
         if self.augments:
-            draws = bits(key(self.seed, "augment", client, round, epoch), len(indices))
-            keys = torch.from_numpy((draws >> np.uint64(1)).astype(np.int64)).to(self.device)
-        position = position.to(self.device)
-        return SampleOrder(indices[position], position, keys)
+            draws = bits(key(self.seed, "augment", client, round, epoch), count)
+            keys = torch.from_numpy((draws >> np.uint64(1)).astype(np.int64))
+        return Visits(position, keys)
+
+    def _on_device(self, visits: Visits, clients: int | list[int]) -> SampleOrder:
+        """Returns the samples of visits ``[n]`` of one client or ``[*steps, clients, b]`` of several."""
+        position = to_device(visits.position, self.device)
+        keys = None if visits.keys is None else to_device(visits.keys, self.device)
+        if isinstance(clients, int):
+            return SampleOrder(self._indices["train"][clients][position], position, keys)
+        begin = to_device(self._begin[clients], self.device)[:, None]
+        return SampleOrder(self._train[begin + position], position, keys)
 
     def take(self, index: Tensor, augment_key: Tensor | None = None) -> Samples:
         """Returns the samples at ``index [*batch]`` as ``x [*batch, ...]`` (int64 for text) and ``y [*batch]``."""
@@ -235,21 +263,19 @@ class FederatedData:
         smaller last batches. ``rows`` are positions in :meth:`stack_order`; active clients are a prefix of it.
         """
         ranked = self.stack_order(clients)
-        order = [self.order(client, round, epoch) for client in ranked]
+        visits = [self._visits(client, round, epoch) for client in ranked]
         full = self._full[ranked]
         for begin, end in pairwise([*sorted({0, *full.tolist()}), None]):
-            extra = self._last_groups(ranked, order, begin)
+            extra = self._last_groups(ranked, visits, begin)
             if end is None:
                 if extra:
                     yield extra
                 return
             active = int((full > begin).sum())
-            rows = [v.cut(begin * self.batch_size, end * self.batch_size) for v in order[:active]]
+            rows = _stack([v.cut(begin * self.batch_size, end * self.batch_size) for v in visits[:active]])
             # [clients, steps, batch] -> [steps, clients, batch]
-            steps = (
-                _stack(rows).fold(active, end - begin, self.batch_size).map(lambda t: t.transpose(0, 1).contiguous())
-            )
-            for x, y, position in self._chunks(steps):
+            steps = rows.map(lambda t: t.view(active, -1, self.batch_size).transpose(0, 1).contiguous())  # noqa: B023
+            for x, y, position in self._chunks(self._on_device(steps, ranked[:active])):
                 yield [StackedBatch(slice(0, active), x, y, position), *extra]
                 extra = []
 
@@ -284,9 +310,7 @@ class FederatedData:
 
     def _take_x(self, index: Tensor, keys: Tensor | None) -> Tensor:
         if self._modality == "images":
-            x = ops.take_normalized(
-                self._x, index, self._mean, self._std, channels_last=self.channels_last, dtype=self.dtype
-            )
+            x = ops.take_normalized(self._x, index, self._mean, self._std, dtype=self.dtype)
             return x if keys is None else augmentation.augment(self.augment, x, keys, self._black)
         return self._x[index].to(torch.int64 if self._modality == "text" else self.dtype)
 
@@ -304,14 +328,15 @@ class FederatedData:
             chunk = steps.cut(first, first + size)
             yield from zip(self._take_x(chunk.sample, chunk.keys).unbind(), labels[part], positions[part], strict=True)
 
-    def _last_groups(self, ranked: list[int], order: list[SampleOrder], step: int) -> list[StackedBatch]:
+    def _last_groups(self, ranked: list[int], visits: list[Visits], step: int) -> list[StackedBatch]:
         """Returns the groups of clients whose smaller last batch comes at this step."""
         rows = [row for row, client in enumerate(ranked) if self._full[client] == step and self._rest[client]]
         groups = []
         for size in dict.fromkeys(int(self._rest[ranked[row]]) for row in rows):
             own = [row for row in rows if self._rest[ranked[row]] == size]
             begin = step * self.batch_size
-            taken = self._taken(_stack([order[row].cut(begin, begin + size) for row in own]))
+            rest = _stack([visits[row].cut(begin, begin + size) for row in own])
+            taken = self._taken(self._on_device(rest, [ranked[row] for row in own]))
             groups.append(StackedBatch(slice(own[0], own[-1] + 1), *taken))
         return groups
 

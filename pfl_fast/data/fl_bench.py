@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data import bounded
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition
 from pfl_fast.data.unpickle import load_plain
@@ -27,21 +28,15 @@ def read_fl_bench(path: str | Path, dataset: Dataset) -> Partition:
         dataset: data set of the partition.
     """
     file = Path(path, "partition.pkl") if Path(path).is_dir() else Path(path)
-    try:
-        with file.open("rb") as stream:
-            content = load_plain(stream, str(file))
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror}); give the path of a partition.pkl") from error
+    content = load_plain(bounded.read_file(file), str(file))
     clients = content.get("data_indices") if isinstance(content, dict) else None
     if not isinstance(clients, list) or not all(isinstance(client, dict) for client in clients) or not clients:
         raise DataError(f"{file}: expected a dict with 'data_indices', a list with a dict for each client")
     pooled = np.concatenate([np.flatnonzero(~dataset.test), np.flatnonzero(dataset.test)])
 
     def column(split: str) -> tuple[NDArray[np.int64], ...]:
-        try:
-            lists = [np.asarray(client.get(split, []), dtype=np.int64).reshape(-1) for client in clients]
-        except (ValueError, TypeError, OverflowError) as error:
-            raise DataError(f"{file}: the lists for {split!r} are not sample indices ({error})") from error
+        what = f"sample indices for {split!r}"
+        lists = [bounded.whole_numbers(client.get(split, []), file, what).reshape(-1) for client in clients]
         if any(len(index) and not 0 <= index.min() <= index.max() < len(pooled) for index in lists):
             raise DataError(
                 f"{file}: indices outside the {len(pooled)} samples of {dataset.name}; made for another data set?"
@@ -66,7 +61,7 @@ def _check_labels(file: Path, partition: Partition, dataset: Dataset) -> None:
         stats: dict[str, Any] = json.loads(file.read_text())
         expected = [stats.get(str(client), {}).get("y", {}) for client in range(partition.clients)]
         counts = [{int(label): int(count) for label, count in labels.items() if count} for labels in expected]
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return  # other versions of FL-bench name the classes instead of numbering them
     splits = zip(partition.train, partition.test, partition.validation, strict=True)
     for client, (count, index) in enumerate(zip(counts, splits, strict=True)):

@@ -11,20 +11,21 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pfl_fast.data import catalogue
+from pfl_fast.data import bounded, catalogue
 from pfl_fast.data.cache import (
     MANIFEST,
     BrokenCacheError,
     imported_folder,
     is_writable,
     prepared_folder,
+    prepared_home,
     read_cache,
     source_facts,
     write_cache,
 )
 from pfl_fast.data.catalogue import Found
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.download import Progress, fetch
+from pfl_fast.data.download import OnProgress, fetch, file_checksum
 from pfl_fast.data.entry import Download, Entry
 from pfl_fast.data.sources.raw import Source
 from pfl_fast.errors import DataError
@@ -45,7 +46,7 @@ def load(
     download: bool = True,
     stand_in_samples: int | None = None,
     log: Callable[[str], None] = _to_stderr,
-    progress: Callable[[str], AbstractContextManager[Progress | None]] = lambda _label: nullcontext(),
+    progress: Callable[[str], AbstractContextManager[OnProgress | None]] = lambda _label: nullcontext(),
 ) -> Dataset:
     """Loads a data set of the catalogue, decoded on first use and memory-mapped afterwards, or an imported one.
 
@@ -65,6 +66,8 @@ def load(
         DataError: for an unknown name or broken files, and with ``real_only`` for missing files.
     """
     root = (folder or data_folder()).expanduser()
+    if folder is not None and not root.is_dir():
+        raise DataError(f"the data folder {root} does not exist; make it, or correct the path")
     if name not in catalogue.DATASETS and (imported_folder(name, root) / MANIFEST).is_file():
         return _load_imported(imported_folder(name, root))
     entry = catalogue.entry(name)
@@ -80,7 +83,7 @@ def load(
     opened = _open(name, entry, cache, found, log)
     problem = ""
     if opened is None and (found or download):
-        with _lock(cache.parent, base) as waited:
+        with _lock(prepared_home(), base) as waited:
             if waited:  # the other process may have downloaded files
                 found = catalogue.locate(entry, root)
             opened = _open(name, entry, cache, found, lambda _reported: None)
@@ -90,9 +93,7 @@ def load(
                 if wanted and not problem:
                     found = catalogue.locate(entry, root)
                 if found and not problem:
-                    source, files = found
-                    log(f"{name}: preparing {', '.join(file.name for file in files[:4])} in {files[0].parent}, once")
-                    write_cache(cache, base, source.read(files, size), files, reader=source.version)
+                    _prepare(name, base, entry, cache, found, size, log)
                     opened = _open(name, entry, cache, found, log)
     if opened is not None:
         dataset, note = opened
@@ -105,6 +106,28 @@ def load(
     result = _generated(name, size, stand_in_samples, seed)
     log(f"{advice}\nUsing a SYNTHETIC STAND-IN of {len(result)} generated samples instead; results say so.")
     return result
+
+
+def _prepare(
+    name: str, base: str, entry: Entry, cache: Path, found: Found, size: int, log: Callable[[str], None]
+) -> None:
+    """Decodes the files of a data set into the cache."""
+    source, files = found
+    names = ", ".join(file.name for file in files[:4])
+    log(f"{name}: preparing {names} of {files[0].parent}, once, into {cache}")
+    facts = [source_facts(file) for file in files]
+    with bounded.reading(files[0], "data set"):
+        raw = source.read(files, size)
+    if unlike := [file.name for file in files if not _is_published(file, entry)]:
+        note = f"{', '.join(unlike)}: not the published file, by its checksum; if you did not change it, fetch it again"
+        raw = replace(raw, note="; ".join([note] + [raw.note] * bool(raw.note)))
+    write_cache(cache, base, raw, facts, reader=source.version)
+
+
+def _is_published(file: Path, entry: Entry) -> bool:
+    """Returns whether a file has the checksum that is published under its name, if there is one."""
+    checksum = next((item.checksum for item in entry.downloads if item.file == file.name), None)
+    return not checksum or file_checksum(file, checksum.split(":")[0]) == checksum
 
 
 def _load_imported(folder: Path) -> Dataset:
@@ -138,10 +161,6 @@ def missing(name: str, entry: Entry, root: Path, problem: str = "") -> str:
 @contextmanager
 def _lock(folder: Path, base: str) -> Iterator[bool]:
     """Locks a data set in all sizes, which share their downloads; yields whether another process held the lock."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be made ({error.strerror}); set PFL_FAST_DATA to another folder") from None
     lock = FileLock(folder / f"{base}.lock")
     try:
         lock.acquire(blocking=False)
@@ -168,7 +187,7 @@ def _download(
     wanted: list[Download],
     root: Path,
     log: Callable[[str], None],
-    progress: Callable[[str], AbstractContextManager[Progress | None]],
+    progress: Callable[[str], AbstractContextManager[OnProgress | None]],
 ) -> str:
     """Downloads files; returns the reason if that is not possible."""
     if not wanted:
@@ -181,7 +200,13 @@ def _download(
         log(f"{base}: downloading {item.file} from {item.urls[0]}")
         try:
             with progress(item.file) as shown:
-                fetch(item.urls, root / base / item.file, checksum=item.checksum, progress=shown)
+                fetch(
+                    item.urls,
+                    root / base / item.file,
+                    checksum=item.checksum,
+                    limit=item.limit,
+                    progress=shown,
+                )
         except DataError as error:
             return str(error)
     return ""
@@ -190,7 +215,7 @@ def _download(
 def _open(
     name: str, entry: Entry, cache: Path, found: Found | None, log: Callable[[str], None]
 ) -> tuple[Dataset, str] | None:
-    """Returns the decoded data set and its note, if it is there, intact, and made from the files that are there."""
+    """Returns the decoded data set and its note; None if it is missing, damaged, or made from other files."""
     try:
         opened = read_cache(cache)
     except BrokenCacheError as error:
@@ -209,5 +234,5 @@ def _open(
 
 
 def _made_from(manifest: dict[str, Any], source: Source, files: tuple[Path, ...]) -> bool:
-    facts = [{key: fact[key] for key in ("file", "bytes")} for fact in manifest["sources"]]
-    return facts == [source_facts(file) for file in files] and manifest.get("reader", 1) == source.version
+    facts = [source_facts(file) for file in files]
+    return bool(manifest["sources"] == facts and manifest.get("reader", 1) == source.version)

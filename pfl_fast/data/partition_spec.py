@@ -22,7 +22,7 @@ class PartitionSpec:
     beta: float = option(0.1, "concentration of the dirichlet partition; smaller is more skewed", minimum=0)
     classes_per_client: int = option(2, "classes per client in the pathological partition", minimum=1)
     superclass_cuts: str | None = option(
-        None, "parts of a subclass in the superclass partition; none: equal", ["equal", "random", None]
+        None, "sizes of the parts of a subclass in the superclass partition; none: equal", ["equal", "random", None]
     )
     min_samples: int | None = option(
         None,

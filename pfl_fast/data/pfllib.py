@@ -6,10 +6,10 @@ programs expect.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zipfile
-import zlib
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl_fast import atomic
+from pfl_fast.data import bounded
 from pfl_fast.data.cache import refuse_existing
 from pfl_fast.data.dataset import IMPORTED, Dataset
 from pfl_fast.data.partition import Partition
@@ -31,8 +32,9 @@ EXACT = 1e-6  # maximum rounding error of an 8-bit pixel
 def import_pfllib(folder: str | Path, name: str | None = None) -> Dataset:
     """Reads ``train/<i>.npz`` and ``test/<i>.npz`` (or ``train<i>_.npz``), and an optional ``config.json``.
 
-    8-bit images scaled to [-1, 1] are converted back to uint8; other numbers stay float32 features, and (tokens,
-    length) pairs become rows of tokens.
+    Images ``[n, C, H, W]`` that are 8-bit pixels scaled to [-1, 1] are converted back to uint8. Rows of whole numbers
+    and (tokens, length) pairs become int32 tokens; all other numbers become float32 features, as in PFLlib. Values that
+    this would change otherwise are refused: labels that are not whole numbers, tokens beyond int32, NaN.
 
     Args:
         folder: folder of the data set.
@@ -50,50 +52,70 @@ def import_pfllib(folder: str | Path, name: str | None = None) -> Dataset:
     lists = [np.arange(begin, end) for begin, end in pairwise(ends.tolist())]
     y = np.concatenate([y for _, y in pieces])
     x, channels = _samples(folder, [x for x, _ in pieces])
+    vocabulary = int(x.max(initial=0)) + 1 if x.dtype == np.int32 else 0
+    bounded.check_count(folder, vocabulary, x.size, "tokens", free=bounded.FREE_TOKENS)
     test = np.zeros(len(y), dtype=bool)
     test[np.concatenate(lists[1::2])] = True
     return Dataset(
         name or folder.resolve().name, x, y, tuple(map(str, range(_num_classes(folder, y)))), test,
         mean=(0.5,) * channels, std=(0.5,) * channels,
-        vocabulary=int(x.max(initial=0)) + 1 if x.dtype == np.int32 else 0,
-        natural=tuple(zip(lists[::2], lists[1::2], strict=True)), source=IMPORTED,
+        vocabulary=vocabulary, natural=tuple(zip(lists[::2], lists[1::2], strict=True)), source=IMPORTED,
     )  # fmt: skip
 
 
 def read_client(file: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Reads the ``(x, y)`` of one client: y is int64, x int32 tokens or float32 numbers."""
-    try:
-        with zipfile.ZipFile(file) as archive, archive.open("data.npy") as member:
-            stream = cast(BinaryIO, member)
-            version = np.lib.format.read_magic(stream)
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"npy version {version}")
-            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            if not header(stream)[2].hasobject:
-                raise ValueError("its member 'data' is not a pickled dict")
-            content = load_plain(stream, str(file))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{file}: not a client's file of PFLlib ({error}); copy or generate it again") from error
+    data = bounded.read_file(file)
+    with (
+        bounded.reading(file, "client's file of PFLlib"),
+        zipfile.ZipFile(io.BytesIO(data)) as archive,
+        archive.open("data.npy") as member,
+    ):
+        stream = cast(BinaryIO, member)
+        if not bounded.read_npy_header(stream)[2].hasobject:
+            raise ValueError("its member 'data' is not a pickled dict")
+        content = load_plain(bounded.read(stream, file, len(data)), str(file))
     content = content.item() if isinstance(content, np.ndarray) and content.ndim == 0 else content
     if not isinstance(content, dict) or not {"x", "y"} <= content.keys():
         raise DataError(f"{file}: expected a dict with 'x' and 'y' in its member 'data'; generate it again")
-    try:
-        x, y = _numbers(content["x"]), np.asarray(content["y"]).astype(np.int64).reshape(-1)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{file}: x or y are not numbers ({error}); generate it again") from error
+    x, y = _numbers(content["x"], file, len(data)), bounded.whole_numbers(content["y"], file, "labels")
+    if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1):
+        raise DataError(f"{file}: labels of shape {y.shape}, one-hot?; expected [n]: convert them by argmax")
+    y = y.reshape(-1)
     if len(x) != len(y) or (len(y) and y.min() < 0):
         raise DataError(f"{file}: {len(x)} samples with {len(y)} labels, or negative labels; generate it again")
     return x, y
 
 
-def _numbers(x: Any) -> NDArray[Any]:
-    if isinstance(x, np.ndarray) and not x.dtype.hasobject:
-        return x.astype(np.int32 if x.dtype.kind in "iu" else np.float32)
-    rows = [tokens for tokens, _ in x]  # x holds pairs (tokens, length)
-    result = np.zeros((len(rows), max(map(len, rows), default=0)), dtype=np.int32)
-    for row, tokens in zip(result, rows, strict=True):
-        row[: len(tokens)] = tokens
+def _numbers(x: Any, file: Path, size: int) -> NDArray[Any]:
+    if isinstance(x, (list, tuple)) or (isinstance(x, np.ndarray) and x.dtype.hasobject):
+        x = _token_rows(x, file, size)
+    array = bounded.plain_array(x, file, "x")
+    if array.dtype.kind in "iu" and array.ndim == 2:
+        if array.size and (array.max() >= 2**31 or array.min() < 0):
+            raise DataError(f"{file}: tokens from {array.min()} to {array.max()}; expected 0 to 2^31 - 1: correct them")
+        return array.astype(np.int32)
+    if not array.ndim:
+        raise DataError(f"{file}: x is one number; expected one row for each sample: generate it again")
+    if array.dtype.kind in "iu" and array.size and (array.max() > 2**24 or array.min() < -(2**24)):
+        raise DataError(f"{file}: x has whole numbers beyond 2^24, which float32 cannot hold: correct them")
+    with np.errstate(over="ignore"):
+        result = array.astype(np.float32)
+    if not np.isfinite(result).all():
+        raise DataError(f"{file}: x has NaN, or infinite or very large numbers; correct them")
     return result
+
+
+def _token_rows(pairs: Any, file: Path, size: int) -> NDArray[Any]:
+    """Returns pairs (tokens, length) as rows of tokens, padded with 0; the lengths are not needed."""
+    with bounded.reading(file, "list of (tokens, length) pairs in x"):
+        rows = [bounded.whole_numbers(tokens, file, "tokens").reshape(-1) for tokens, _length in pairs]
+        longest = max(map(len, rows), default=0)
+        bounded.check_claim(file, 8 * len(rows) * longest, size, "padded tokens")
+        result = np.zeros((len(rows), longest), np.int64)
+        for row, tokens in zip(result, rows, strict=True):
+            row[: len(tokens)] = tokens
+        return result
 
 
 def _client_files(folder: Path, split: str) -> dict[int, Path]:
@@ -112,6 +134,7 @@ def _samples(folder: Path, parts: list[NDArray[Any]]) -> tuple[NDArray[Any], int
         raise DataError(f"{folder}: some clients have tokens and some have numbers")
     if parts[0].dtype == np.int32 and parts[0].ndim == 2:
         longest = max(part.shape[1] for part in parts)
+        bounded.check_claim(folder, 4 * longest * sum(map(len, parts)), sum(part.nbytes for part in parts), "tokens")
         return np.concatenate([np.pad(part, ((0, 0), (0, longest - part.shape[1]))) for part in parts]), 0
     if len({part.shape[1:] for part in parts}) > 1:
         raise DataError(f"{folder}: samples of different shapes, {sorted({part.shape[1:] for part in parts})}")
@@ -130,16 +153,18 @@ def _as_bytes(x: NDArray[np.float32]) -> NDArray[np.uint8] | None:
 
 
 def _num_classes(folder: Path, y: NDArray[np.int64]) -> int:
-    least = int(y.max(initial=-1)) + 1
+    needed = int(y.max(initial=-1)) + 1
+    bounded.check_count(folder, needed, len(y), "classes")
     file = folder / "config.json"
     if not file.is_file():
-        return least
+        return needed
     try:
-        stated = int(json.loads(file.read_text()).get("num_classes", least))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        stated = int(json.loads(bounded.read_file(file)).get("num_classes", needed))
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(f"{file}: not readable ({error}); remove it, it is optional") from error
-    if stated < least:
-        raise DataError(f"{file}: num_classes is {stated}, but there is a label {least - 1}; correct or remove it")
+    bounded.check_count(file, stated, len(y), "classes")
+    if stated < needed:
+        raise DataError(f"{file}: num_classes is {stated}, but there is a label {needed - 1}; correct or remove it")
     return stated
 
 

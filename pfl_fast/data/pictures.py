@@ -24,22 +24,20 @@ LARGEST = 60  # maximum number of images per row, with one row per domain
 INK = "#2b6cb0"
 
 
-def sample_sheet(dataset: Dataset, file: str | Path, seed: int = 0) -> None:
+def sample_sheet(dataset: Dataset, file: str | Path) -> None:
     """Draws random images into a PNG: one row per class, one row per domain, or one image per class."""
     if dataset.modality != "images":
         raise DataError(f"{dataset.name} holds {dataset.modality}; only images can be drawn")
     if len(dataset) == 0:
         raise DataError(f"{dataset.name} is empty; there is nothing to draw")
     if dataset.domain is not None:
-        cells = _domain_cells(dataset, seed)
+        cells = _domain_cells(dataset)
         rows, columns = list(dataset.domains), list(dataset.classes[:LARGEST])
     elif len(dataset.classes) <= ROWS:
-        cells = [
-            _drawn(dataset.y == label, EXAMPLES, key(seed, "sheet", label)) for label in range(len(dataset.classes))
-        ]
+        cells = [_drawn(dataset.y == label, EXAMPLES, key(0, "sheet", label)) for label in range(len(dataset.classes))]
         rows, columns = list(dataset.classes), []
     else:
-        one = [_drawn(dataset.y == label, 1, key(seed, "sheet", label))[0] for label in range(len(dataset.classes))]
+        one = [_drawn(dataset.y == label, 1, key(0, "sheet", label))[0] for label in range(len(dataset.classes))]
         one += [None] * (-len(one) % GRID)
         cells = [one[first : first + GRID] for first in range(0, len(one), GRID)]
         rows, columns = [], []
@@ -91,9 +89,11 @@ def _title(partition: Partition, largest: int) -> str:
     return ", ".join(parts) + f"\nlargest bubble {largest} samples, hash {partition.hash}"
 
 
-def _ticks(count: int, cell: float, room: float) -> list[int]:
-    """Returns every n-th number, so that labels have ``room`` inches each."""
-    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, count + 1) if step * cell >= room or step > count)
+def _ticks(count: int, cell: float, inches: float) -> list[int]:
+    """Returns every n-th number, so that labels are at least ``inches`` apart."""
+    step = next(
+        step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, count + 1) if step * cell >= inches or step > count
+    )
     return list(range(0, count, step))
 
 
@@ -124,10 +124,10 @@ def _drawn(mask: NDArray[np.bool_], count: int, draw: int) -> list[int | None]:
     return chosen + [None] * (count - len(chosen))
 
 
-def _domain_cells(dataset: Dataset, seed: int) -> list[list[int | None]]:
+def _domain_cells(dataset: Dataset) -> list[list[int | None]]:
     labels = range(min(len(dataset.classes), LARGEST))
     return [
-        [_drawn((dataset.domain == d) & (dataset.y == c), 1, key(seed, "sheet", d, c))[0] for c in labels]
+        [_drawn((dataset.domain == d) & (dataset.y == c), 1, key(0, "sheet", d, c))[0] for c in labels]
         for d in range(len(dataset.domains))
     ]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pfl_fast.data.download import Progress
+from pfl_fast.data.download import OnProgress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,23 +15,22 @@ STEP = 20  # percent between lines
 
 
 @contextmanager
-def shown(label: str) -> Iterator[Progress]:
+def shown(label: str) -> Iterator[OnProgress]:
     """Shows the progress of a download on stderr; yields the ``progress`` argument of ``fetch``."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _lines(label, console)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=console) as bars:
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
         task = bars.add_task(label, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
-def _lines(label: str, console: Console) -> Progress:
+def _lines(label: str, console: Console) -> OnProgress:
     shown_step = -1
 
     def say(done: int, total: int | None) -> None:

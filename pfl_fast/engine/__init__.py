@@ -1,1 +1,1 @@
-"""The round: who trains, where state lives, how clients run side by side, what is measured and kept."""
+"""Communication rounds: cohorts, local training, client state, executors, evaluation and results."""

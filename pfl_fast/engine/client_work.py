@@ -12,6 +12,7 @@ from time import perf_counter
 
 from pfl_fast.engine.client_results import LocalReport, Score
 from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.results.metrics import Measurement, read_scores_by_split
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings, Worker
 from pfl_fast.errors import PflFastError
@@ -42,14 +43,14 @@ class ClientTest:
     step: StepSettings
     at: str = "after_agg"
 
-    def __call__(self, worker: Worker, unit: list[int]) -> list[dict[str, Score]]:
-        """Returns the scores of each client by split."""
+    def __call__(self, worker: Worker, unit: list[int]) -> list[dict[str, Measurement]]:
+        """Returns the scores of each client by split, still on the device."""
         views = [self.state.clients.view(client, self.state.server, receives=False) for client in unit]
-        return self.scores(worker, unit, views)
+        return self.measure(worker, unit, views)
 
-    def scores(
+    def measure(
         self, worker: Worker, unit: list[int], views: Sequence[Tensors], tensors: Tensors | None = None
-    ) -> list[dict[str, Score]]:
+    ) -> list[dict[str, Measurement]]:
         """Returns the scores of clients with the tensors ``views``, which ``tensors`` may hold as one unit."""
         runner, phases = worker.runner, self.method.before_test(self.settings.round + 1, self.at)
         if phases:
@@ -110,7 +111,8 @@ class ClientWork:
         if self.test is None or not clients:
             return {}
         begin = perf_counter()
-        scores = self.test.scores(worker, clients, [trained[client] for client in clients], tensors)
+        found = self.test.measure(worker, clients, [trained[client] for client in clients], tensors)
+        scores = read_scores_by_split(found)
         seconds = (perf_counter() - begin) / len(clients)
         for report in reports:
             report.test_seconds = seconds

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfl_fast.engine.executors import Executor
+from pfl_fast.engine.results.metrics import Measurement, read_scores
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings, Worker
 from pfl_fast.methods.base import Tensors
@@ -38,12 +39,11 @@ class RoundUploads:
     def losses(self, candidates: Sequence[tuple[int, Tensors]]) -> list[float]:
         """Returns the loss of each ``(client, replaced tensors)``."""
 
-        def loss(worker: Worker, index: int) -> float:
+        def measured(worker: Worker, index: int) -> Measurement:
             client, replaced = candidates[index]
             split = "validation" if worker.data.validation_sizes[client] else "train"
             tensors = {**self.tensors(client), **replaced}
-            (score,) = worker.test(worker.single, [client], tensors, split, self.settings)
-            return score.loss
+            return worker.test(worker.single, [client], tensors, split, self.settings)[0]
 
-        losses = dict(self.executor.run(range(len(candidates)), loss))
-        return [losses[index] for index in range(len(candidates))]
+        found = dict(self.executor.run(range(len(candidates)), measured))
+        return [score.loss for score in read_scores([found[index] for index in range(len(candidates))])]

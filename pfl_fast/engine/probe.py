@@ -85,7 +85,7 @@ def why_not_stacked(
 
 
 def try_training(runner: Runner, clients: list[int], views: Mapping[int, Tensors], settings: StepSettings) -> None:
-    """Trains one epoch of every phase and predicts; raises what the method or the model raises."""
+    """Trains one epoch of every phase and predicts; errors of the method or the model are raised."""
     phases = [replace(phase, epochs=min(phase.epochs, 1)) for phase in runner.method.every_phase()]
     tensors, write_buffers = runner.load([views[client] for client in clients], phases, settings)
     Trainer(runner, stop=lambda: False).train(clients, tensors, phases, settings, write_buffers)

@@ -14,7 +14,7 @@ from pfl_fast.engine.executors import Executor
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.mixture import RoundUploads
-from pfl_fast.engine.results.metrics import pooled
+from pfl_fast.engine.results.metrics import pooled, read_scores_by_split
 from pfl_fast.engine.results.records import RoundRecord, Stopwatch
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
@@ -199,8 +199,8 @@ class Round:
         """Returns the scores of clients with their current tensors."""
         test = self.client_test(number, "after_agg")
         results = self.executor.run(self.executor.test_units(self.data.stack_order(clients)), test)
-        found = {client: scores for unit, rows in results for client, scores in zip(unit, rows, strict=True)}
-        return dict(sorted(found.items()))
+        found = {client: row for unit, rows in results for client, row in zip(unit, rows, strict=True)}
+        return dict(sorted(zip(found, read_scores_by_split(list(found.values())), strict=True)))
 
     def client_test(self, number: int, at: str) -> ClientTest:
         """Returns the test of clients after round ``number``."""

@@ -41,7 +41,9 @@ class RoundSettings:
     eval_at: str = option(
         "both", "test clients after aggregation, after local training, or both", ["both", "after_agg", "after_local"]
     )
-    eval_clients: str = option("all", "clients to test after aggregation", ["all", "selected"])
+    eval_clients: str = option(
+        "all", "clients to test after aggregation: all, or those selected for the round", ["all", "selected"]
+    )
     eval_global: bool = option(True, "test the server's model on the test samples of all clients, if there is one")
     eval_initial: bool = option(False, "test the untrained model as round 0")
     metrics: tuple[str, ...] = option(
@@ -49,11 +51,11 @@ class RoundSettings:
         "metrics besides accuracy, loss and auc: balanced_accuracy, macro_f1, per_class_accuracy, or your own function "
         "(logits, labels) as module:function",
     )
-    drop_last_test: bool = option(False, "leave out a last batch of test samples that is not full")
+    drop_last_test: bool = option(False, "drop the last test batch if it is incomplete")
     dtype: str = option("float32", "data type of parameters and arithmetic", ["float32", "float64"])
     precision: str = option(
         "highest",
-        "arithmetic of products of float32: highest; tf32: TF32 tensor cores of GPUs; bf16: bfloat16",
+        "arithmetic of float32 products: float32 (highest), TF32 tensor cores of GPUs (tf32) or bfloat16 (bf16)",
         ["highest", "tf32", "bf16"],
     )
     deterministic: bool = option(False, "deterministic algorithms only: GPUs repeat a run to the bit")

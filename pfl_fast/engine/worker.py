@@ -16,7 +16,7 @@ from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.single import SingleRunner, predictions
 from pfl_fast.engine.local.trainer import Runner, Trainer
-from pfl_fast.engine.results.metrics import Metric, score
+from pfl_fast.engine.results.metrics import Measurement, Metric, measure, read_scores
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
@@ -73,6 +73,7 @@ class Worker:
         same = runner_class is SingleRunner
         self.runner: Runner = self.single if same else runner_class(part_table, method, self.data, device)
         self.trainer = Trainer(self.runner, stop)
+        self._server: Client | None = None  # modules of the server, made by the first test of its model
 
     def adapt(
         self, runner: Runner, clients: list[int], views: Sequence[Tensors], phases: Sequence[Phase], step: StepSettings
@@ -85,39 +86,46 @@ class Worker:
         for row in range(len(clients)):
             own = runner.row(copies, row)
             write(self.method.on_receive(own, at="start"), own)
-        Trainer(runner, lambda: False).train(clients, copies, phases, step)
+        Trainer(runner, lambda: False).run_phases(clients, copies, phases, step)
         return copies
 
     def test(
         self, runner: Runner, clients: Sequence[int], tensors: Tensors, split: str, settings: TestSettings
-    ) -> list[Score]:
-        """Returns the score of each client of a unit on its own samples of ``split``."""
+    ) -> list[Measurement]:
+        """Returns the score of each client of a unit on its own samples of ``split``, still on the device."""
         predict = with_bf16_products(self.method.predict, settings.bf16)
         outputs = runner.logits(predict, clients, tensors, split, settings.noise)
-        return [self._score(logits, labels, settings.whole_batches) for logits, labels in outputs]
+        return [self._measure(logits, labels, settings.whole_batches) for logits, labels in outputs]
 
     def test_global(self, tensors: Tensors, settings: TestSettings) -> Score | None:
         """Returns the score of the server's model on the union of the clients' test samples.
 
         None if the method has no global model, or there are no test samples.
         """
-        server = Client({name: deepcopy(module) for name, module in self.part_table.server_parts.items()})
-        bind(server.to(self.device), tensors, set())
-        server.eval()
+        if self._server is None:
+            server = Client({name: deepcopy(module) for name, module in self.part_table.server_parts.items()})
+            self._server = server.to(self.device).eval()
+        server = self._server
+        bind(server, tensors, set())
         first = next(self.data.evaluation("test", None, batch_size=1), None)
         if first is None:
             return None
         with torch.no_grad():
-            if self.method.predict_global(server, Batch(*first, torch.tensor(0, device=self.device))) is None:
+            if (
+                self.method.predict_global(
+                    server, Batch(*first, torch.zeros((), dtype=torch.int64, device=self.device))
+                )
+                is None
+            ):
                 return None
         predict = with_bf16_products(self.method.predict_global, settings.bf16)
         outputs = predictions(predict, server, self.data, "test", None, settings.noise)
-        return self._score(*outputs, 0)
+        return read_scores([self._measure(*outputs, 0)])[0]
 
-    def _score(self, logits: Tensor, labels: Tensor, whole_batches: int) -> Score:
+    def _measure(self, logits: Tensor, labels: Tensor, whole_batches: int) -> Measurement:
         if len(labels) == 0:
-            return Score(0, 0)
+            return Measurement(0, torch.zeros(()))
         if whole_batches and len(labels) >= whole_batches:
             used = len(labels) // whole_batches * whole_batches
             logits, labels = logits[:used], labels[:used]
-        return score(logits, labels, self.metrics)
+        return measure(logits, labels, self.metrics)

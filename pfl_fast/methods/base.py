@@ -145,7 +145,7 @@ class NoOptions:
 
 
 class Method:
-    """Base class of all methods. A subclass defines its ``parts`` and overrides whatever differs from FedAvg.
+    """Base class of all methods. A subclass defines its ``parts`` and overrides the members that differ from FedAvg.
 
     Attributes:
         title: name of the method, as its authors write it.

@@ -33,10 +33,8 @@ def cut_head(model: nn.Module, head: str, feature_width: int) -> Backbone:
 
     Replaces dropout by seeded dropout. Assumes that the head is the model's last layer; :func:`split` checks it.
     """
-    parent_name, _, name = head.rpartition(".")
-    parent = model.get_submodule(parent_name)
-    head_module = parent.get_submodule(name)
-    setattr(parent, name, nn.Identity())
+    head_module = model.get_submodule(head)
+    model.set_submodule(head, nn.Identity())
     backbone = Backbone(model, head_module, feature_width)
     replace_dropout(backbone)
     return backbone

@@ -37,11 +37,11 @@ def from_torchvision(
     models = import_models(name)
     if pretrained:
         model = _download(name, models, function)
-        _replace(model, head, nn.Linear(_layer(model, head, nn.Linear).in_features, classes))
+        model.set_submodule(head, nn.Linear(_layer(model, head, nn.Linear).in_features, classes))
     else:
         model = getattr(models, function)(num_classes=classes)
     if channels != 3:
-        _replace(model, stem, _new_stem(_layer(model, stem, nn.Conv2d), channels))
+        model.set_submodule(stem, _new_stem(_layer(model, stem, nn.Conv2d), channels))
     return cut_head(model, head, _layer(model, head, nn.Linear).in_features)
 
 
@@ -73,11 +73,6 @@ def _layer(model: nn.Module, path: str, layer_class: type[_Layer]) -> _Layer:
     layer = model.get_submodule(path)
     assert isinstance(layer, layer_class)
     return layer
-
-
-def _replace(model: nn.Module, path: str, new: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, new)
 
 
 def _new_stem(old: nn.Conv2d, channels: int) -> nn.Conv2d:

@@ -25,15 +25,18 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from pfl_fast.native.progress import Progress
+from pfl_fast import atomic
 
 LIBRARY = "libpfl_fast.so"
 HEADER = Path("common/torch.h")  # precompiled
 INFO = "libpfl_fast.json"
 TORCH_TARGET = (2, 13)  # oldest torch version whose stable ABI the library supports
+LOG_SECONDS = 10.0  # seconds between two lines of progress where stderr is no terminal
 SYSTEM_NVCC = "/usr/local/cuda/bin/nvcc"
 SOURCE_SUFFIXES = (".h", ".cuh", ".cpp", ".cu")
 # Code for 8.0 also runs on 8.6 and 8.9; GPUs newer than 9.0 compile the PTX when they first load it.
@@ -64,7 +67,7 @@ class BuildError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """Compilers and settings of a build. Equal plans and equal sources give interchangeable libraries."""
 
     cxx: str
@@ -120,7 +123,7 @@ def source_hash(folder: Path) -> str:
     names = [file.relative_to(folder) for file in files]
     digest = hashlib.sha256()
     # Together the two plans have every rule, both linkers and both levels of optimisation.
-    for plan in (Plan("c++", "nvcc", ("9.0+PTX",), debug=False), Plan("c++", None, (), debug=True)):
+    for plan in (BuildPlan("c++", "nvcc", ("9.0+PTX",), debug=False), BuildPlan("c++", None, (), debug=True)):
         digest.update(ninja_file(Path("csrc"), names, plan, Path("torch")).encode())
     for name, file in zip(names, files, strict=True):
         digest.update(str(name).encode() + b"\0" + file.read_bytes())
@@ -202,7 +205,7 @@ def check_nvcc(nvcc: str, torch_cuda: str | None) -> None:
         )
 
 
-def make_plan(torch_cuda: str | None) -> Plan:
+def make_plan(torch_cuda: str | None) -> BuildPlan:
     """Returns the plan from the environment variables, the CUDA version of torch, and the compilers found."""
     cxx = find_compiler()
     if cxx is None:
@@ -215,7 +218,7 @@ def make_plan(torch_cuda: str | None) -> Plan:
         raise BuildError("WITH_CUDA=1 but nvcc was not found: install the CUDA toolkit or set CUDA_HOME")
     if wanted == "0" or (wanted == "" and torch_cuda is None):
         nvcc = None
-    return Plan(cxx, nvcc, choose_architectures(nvcc) if nvcc else (), os.environ.get("DEBUG") == "1")
+    return BuildPlan(cxx, nvcc, choose_architectures(nvcc) if nvcc else (), os.environ.get("DEBUG") == "1")
 
 
 def choose_architectures(nvcc: str) -> tuple[str, ...]:
@@ -242,12 +245,12 @@ def gencode_flags(architectures: tuple[str, ...]) -> list[str]:
     return flags
 
 
-def scratch_name(plan: Plan, folder: Path) -> str:
+def scratch_name(plan: BuildPlan, folder: Path) -> str:
     """Returns the name of the folder for object files of this plan and source folder."""
     return "objects-" + hashlib.sha256(repr((plan, folder)).encode()).hexdigest()[:20]
 
 
-def cache_key(plan: Plan, sources: str) -> str:
+def cache_key(plan: BuildPlan, sources: str) -> str:
     """Returns the cache key of the library for this plan, source hash and platform."""
     parts = [
         sources,
@@ -261,7 +264,7 @@ def cache_key(plan: Plan, sources: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
-def build(output: Path, scratch: Path, plan: Plan) -> BuildInfo:
+def build(output: Path, scratch: Path, plan: BuildPlan) -> BuildInfo:
     """Compiles the library and its info into the folder ``output``; both appear together or not at all.
 
     Object files stay in ``scratch`` for incremental builds.
@@ -278,7 +281,7 @@ def build(output: Path, scratch: Path, plan: Plan) -> BuildInfo:
         return _build(output, scratch, cpu_only, cuda_problem=str(error))
 
 
-def _build(output: Path, scratch: Path, plan: Plan, cuda_problem: str | None = None) -> BuildInfo:
+def _build(output: Path, scratch: Path, plan: BuildPlan, cuda_problem: str | None = None) -> BuildInfo:
     import torch
 
     check_torch(torch.__version__)
@@ -309,18 +312,15 @@ def copy(library: Path, output: Path) -> None:
 
 
 def _write_both(output: Path, library: bytes, info: bytes) -> None:
-    """Writes the info last; it contains the library's hash, so a truncated library is never loaded."""
+    """Writes the info last; it contains the library's hash, so a truncated library is never loaded.
+
+    Files are renamed into place: processes that have loaded the old library keep it.
+    """
     output.mkdir(parents=True, exist_ok=True)
     (output / INFO).unlink(missing_ok=True)
-    _write(output / LIBRARY, library)
-    _write(output / INFO, info)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Writes a temporary file and renames it, so processes that have loaded the old library keep it."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(file)
+    for name, content in ((LIBRARY, library), (INFO, info)):
+        with atomic.new_file(output / name) as temporary:
+            temporary.write_bytes(content)
 
 
 def version_line(tool: str) -> str:
@@ -336,7 +336,7 @@ def run_ninja(scratch: Path, text: str) -> None:
     (scratch / "build.ninja").write_text(text)
     (scratch / LIBRARY).unlink(missing_ok=True)
     jobs = ["-j", os.environ["MAX_JOBS"]] if os.environ.get("MAX_JOBS") else []
-    code, output = _run_with_progress([find_ninja(), "-C", str(scratch), *jobs], estimated_costs(scratch, text))
+    code, output = _run_with_progress([find_ninja(), "-C", str(scratch), *jobs])
     if code == 0:
         return
     if had_objects and re.search(rf"^FAILED: (\[code=\d+\] )?{LIBRARY}", output, re.MULTILINE):
@@ -347,41 +347,44 @@ def run_ninja(scratch: Path, text: str) -> None:
     raise BuildError(f"compiling the native library failed:\n{tail}")
 
 
-def _run_with_progress(ninja: list[str], costs: dict[str, float]) -> tuple[int, str]:
-    """Runs ninja and returns its exit code and output; each output file is one line ``[finished/total] file``."""
+def _run_with_progress(ninja: list[str]) -> tuple[int, str]:
+    """Runs ninja and returns its exit code and output; writes the number of compiled files and the time left to stderr.
+
+    On a terminal one line is rewritten for every file; otherwise a line is written at most every ten seconds.
+    """
     environment = {**os.environ, "NINJA_STATUS": "[%f/%t] "}
-    planned = subprocess.run([*ninja, "-n"], env=environment, capture_output=True, text=True, check=False).stdout
-    files = re.findall(r"^\[\d+/\d+\] (\S+)$", planned, re.MULTILINE)
+    terminal = sys.stderr.isatty()
+    begin = written = time.monotonic()
     output = []
-    with (
-        subprocess.Popen(
-            ninja, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        ) as process,
-        Progress({file: costs[file] for file in files if file in costs}) as progress,
-    ):
+    with subprocess.Popen(
+        ninja, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
         try:
             for line in process.stdout or ():
                 output.append(line)
-                if finished := re.match(r"\[\d+/\d+\] (\S+)$", line):
-                    progress.finish(finished[1])
+                now, status = time.monotonic(), re.match(r"\[(\d+)/(\d+)\] ", line)
+                if status and (terminal or now - written >= LOG_SECONDS):
+                    written = now
+                    text = progress_line(int(status[1]), int(status[2]), now - begin)
+                    # "\033[K" clears the rest of a longer previous line.
+                    sys.stderr.write(f"\r{text}\033[K" if terminal else f"{text}\n")
+                    sys.stderr.flush()
         except BaseException:
             process.terminate()  # ninja then ends its compilers
             raise
+    if terminal and written > begin:
+        sys.stderr.write("\n")
     return process.returncode, "".join(output)
 
 
-def estimated_costs(scratch: Path, text: str) -> dict[str, float]:
-    """Returns milliseconds by object file: those of the last build if known, else one per byte of the source."""
-    costs: dict[str, float] = {}
-    for name, source in re.findall(r"^build (\S+\.o): \w+ (.*)$", text, re.MULTILINE):
-        file = Path(re.sub(r"\$(.)", r"\1", source))
-        costs[name] = file.stat().st_size if file.is_file() else 1
-    log = scratch / ".ninja_log"
-    for line in log.read_text().splitlines() if log.is_file() else []:
-        start, end, _, name, *_ = [*line.split("\t"), "", "", "", ""]
-        if name in costs and start.isdigit() and end.isdigit():
-            costs[name] = max(int(end) - int(start), 1)
-    return costs
+def progress_line(done: int, files: int, seconds: float) -> str:
+    """Returns the progress of a compilation, and the time left if all files take equally long.
+
+    >>> progress_line(10, 40, seconds=60)
+    'pfl-fast: compiled 10 of 40 files, about 3.0 min left'
+    """
+    left = f", about {seconds * (files - done) / done / 60:.1f} min left" if 0 < done < files else ""
+    return f"pfl-fast: compiled {done} of {files} files{left}"
 
 
 def find_ninja() -> str:
@@ -394,7 +397,7 @@ def find_ninja() -> str:
     return str(Path(ninja.BIN_DIR) / "ninja")
 
 
-def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) -> str:
+def ninja_file(folder: Path, names: list[Path], plan: BuildPlan, torch_folder: Path) -> str:
     """Returns the ninja file of the build: CPU kernels once per instruction set, other sources once.
 
     ``names`` are the sources, relative to ``folder``.
@@ -406,26 +409,13 @@ def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) 
     tensor_level = [] if plan.debug else ["-O1"]  # checks and allocations: -O3 takes a third longer and gains nothing
     cxx_flags = [*COMMON_FLAGS, *EXACT_FLAGS, *level, *defines, *own, "-isystem", str(torch_folder / "include")]
     linker = [plan.nvcc, "-shared", "-cudart", "static"] if plan.nvcc else [plan.cxx, "-shared"]
+    compiler = join([plan.cxx])
     lines = [
-        "rule cxx",
-        f"  command = {join([plan.cxx])} -MMD -MF $out.d {join(cxx_flags)} $extra -c $in -o $out",
-        "  depfile = $out.d",
-        "  deps = gcc",
-        "  description = $out",
-        "rule header",
-        f"  command = {join([plan.cxx])} -MMD -MF $out.d {join([*cxx_flags, *tensor_level])} -x c++-header $in -o $out",
-        "  depfile = $out.d",
-        "  deps = gcc",
-        "  description = $out",
+        *rule("cxx", f"{compiler} -MMD -MF $out.d {join(cxx_flags)} $extra -c $in -o $out"),
+        *rule("header", f"{compiler} -MMD -MF $out.d {join([*cxx_flags, *tensor_level])} -x c++-header $in -o $out"),
         f"build {HEADER.name}.gch: header {escape(folder / HEADER)}",
-        "rule nvcc",
-        f"  command = {nvcc_command(plan, own, level)} -MD -MF $out.d -c $in -o $out",
-        "  depfile = $out.d",
-        "  deps = gcc",
-        "  description = $out",
-        "rule link",
-        f"  command = {join(linker)} $in -o $out {join(['-L', str(torch_folder / 'lib')])} -ltorch_cpu",
-        "  description = $out",
+        *rule("nvcc", f"{nvcc_command(plan, own, level)} -MD -MF $out.d -c $in -o $out"),
+        *rule("link", f"{join(linker)} $in -o $out {join(['-L', str(torch_folder / 'lib')])} -ltorch_cpu", ()),
     ]
     objects = []
 
@@ -455,7 +445,12 @@ def ninja_file(folder: Path, names: list[Path], plan: Plan, torch_folder: Path) 
     return "\n".join(lines)
 
 
-def nvcc_command(plan: Plan, own: list[str], level: list[str]) -> str:
+def rule(name: str, command: str, dependencies: tuple[str, ...] = ("depfile = $out.d", "deps = gcc")) -> list[str]:
+    """Returns the lines of a ninja rule."""
+    return [f"rule {name}", *(f"  {line}" for line in (f"command = {command}", *dependencies, "description = $out"))]
+
+
+def nvcc_command(plan: BuildPlan, own: list[str], level: list[str]) -> str:
     """Returns the nvcc command with its flags; ``false`` without CUDA, because the rule needs a command."""
     if plan.nvcc is None:
         return "false"

@@ -2,7 +2,7 @@
 
 Search order: the library in ``PFL_FAST_LIBRARY``, the library compiled at installation, a library in the user's cache,
 a new library compiled into that cache under a lock. A library is loaded only if its info matches the current sources
-and the hash of the file; stale or damaged libraries are recompiled.
+and the hash of the file; stale or damaged libraries are recompiled. The cache must belong to the user alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock
 
 from pfl_fast.native import build
-from pfl_fast.paths import cache_folder
+from pfl_fast.paths import UnsafeFolderError, cache_folder, private
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def find_or_build() -> Path:
     if build.is_sound(installed_folder(), sources):
         return installed_folder()
     plan = build.make_plan(torch.version.cuda)
-    home = cache_folder() / "native"
+    home = private(cache_folder() / "native")
     folder, scratch = home / build.cache_key(plan, sources), home / build.scratch_name(plan, build.source_folder())
-    home.mkdir(parents=True, exist_ok=True)
+    private(folder)
     with FileLock(scratch.with_suffix(".lock")):  # a second process waits here and then uses the library of the first
         if not build.is_sound(folder, sources):
-            kinds = "CPU and CUDA" if plan.cuda else "CPU"
-            print(f"pfl-fast: compiling the native library ({kinds}) once, into {folder}", file=sys.stderr, flush=True)
+            parts = "CPU and CUDA" if plan.cuda else "CPU"
+            print(f"pfl-fast: compiling the native library ({parts}) once, into {folder}", file=sys.stderr, flush=True)
             info = build.build(folder, scratch, plan)
             if info.cuda_problem:
                 _warn(f"only the CPU kernels are compiled; on GPUs operators run in plain PyTorch. {info.cuda_problem}")
@@ -79,7 +79,7 @@ def load() -> Native:
     try:
         folder = find_or_build()
         torch.ops.load_library(str(folder / build.LIBRARY))
-    except (build.BuildError, OSError) as error:
+    except (build.BuildError, UnsafeFolderError, OSError) as error:
         _warn(f"its operators run on plain PyTorch, several times slower: {error}")
         return Native(None, None, problem=str(error))
     return Native(folder, build.BuildInfo.read(folder))

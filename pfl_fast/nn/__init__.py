@@ -1,5 +1,6 @@
 """Torch modules built on the fused operators."""
 
+from pfl_fast.nn.batch_norm import counting, fold_batch_norm
 from pfl_fast.nn.conditional_policy import ConditionalPolicy
 from pfl_fast.nn.conv_relu_pool import ConvReluPool
 from pfl_fast.nn.feature_selector import FeatureSelector
@@ -15,6 +16,8 @@ __all__ = [
     "LinearRecorder",
     "OrthogonalProjector",
     "SeededDropout",
+    "counting",
+    "fold_batch_norm",
     "replace_dropout",
     "replace_linear",
     "seed_dropout",

@@ -23,11 +23,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
     "bn": nn.BatchNorm1d,
     "gn": lambda width: nn.GroupNorm(2, width),
 }
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 POLICIES = ("softmax", "gumbel")
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from pfl_fast import ops
+from pfl_fast.ops import dispatch
 
 
 class ConvReluPool(nn.Conv2d):
-    """Applies ``Conv2d - ReLU - MaxPool2d(2)`` with :func:`pfl_fast.ops.conv_relu_pool`.
+    """Applies ``Conv2d - ReLU - MaxPool2d(2)``.
 
-    Fast for few input channels or 5 x 5 kernels. Parameters have the names and initial values of ``nn.Conv2d``. The
-    result has the ``channels_last`` memory format.
+    On the CPU with :func:`pfl_fast.ops.conv_relu_pool`, which is fast for few input channels or 5 x 5 kernels and
+    returns the ``channels_last`` memory format; on CUDA in plain PyTorch, see :mod:`pfl_fast.ops.dispatch`. Parameters
+    have the names and initial values of ``nn.Conv2d``.
 
     Args:
         in_channels: number of input channels c.
@@ -47,4 +51,27 @@ class ConvReluPool(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[b, c, h, w]`` to ``[b, o, ho // 2, wo // 2]``, where ho = h + 2 padding - k + 1."""
         assert self.bias is not None
-        return ops.conv_relu_pool(x, self.weight, self.bias, self._padding)
+        if dispatch.runs_kernel("conv_relu_pool", x):
+            return ops.conv_relu_pool(x, self.weight, self.bias, self._padding)
+        stacked = torch._C._functorch.is_batchedtensor(self.weight)
+        return (by_product if stacked else by_convolution)(x, self.weight, self.bias, self._padding)
+
+
+def by_convolution(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    """Computes the layer with torch's convolution."""
+    return F.max_pool2d(F.relu(F.conv2d(x, weight, bias, padding=padding)), 2)
+
+
+def by_product(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    """Computes the layer with one matrix product over all patches.
+
+    Under ``torch.vmap`` it is one batched product, while torch's convolution would have one group per client.
+    """
+    k = weight.shape[-1]
+    padded = F.pad(x, (padding,) * 4) if padding else x
+    patches = padded.unfold(2, k, 1).unfold(3, k, 1)  # [b, c, ho, wo, k, k], a view
+    samples, _, height, width = patches.shape[:4]
+    columns = patches.permute(0, 2, 3, 1, 4, 5).reshape(samples * height * width, weight[0].numel())
+    products = (columns @ weight.flatten(1).t()).view(samples, height, width, -1).permute(0, 3, 1, 2)
+    # Rounding is monotonic: the maximum before bias and ReLU, over four times the values, gives the same bits.
+    return F.relu(F.max_pool2d(products, 2) + bias[:, None, None])

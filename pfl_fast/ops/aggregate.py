@@ -36,10 +36,7 @@ def aggregate(stacked: Tensor, weights: Tensor, *, out: Tensor | None = None) ->
 @overload
 def aggregate(stacked: Sequence[Tensor], weights: Tensor, *, out: Sequence[Tensor] | None = None) -> list[Tensor]: ...
 def aggregate(
-    stacked: Tensor | Sequence[Tensor],
-    weights: Tensor,
-    *,
-    out: Tensor | Sequence[Tensor] | None = None,
+    stacked: Tensor | Sequence[Tensor], weights: Tensor, *, out: Tensor | Sequence[Tensor] | None = None
 ) -> Tensor | list[Tensor]:
     """Returns the weighted sum over clients, ``out[m] = sum_n weights[m, n] * stacked[n]``.
 
@@ -73,10 +70,7 @@ def aggregate_checked(
     stacked: Sequence[Tensor], weights: Tensor, *, out: Sequence[Tensor] | None = None
 ) -> tuple[list[Tensor], Tensor]: ...
 def aggregate_checked(
-    stacked: Tensor | Sequence[Tensor],
-    weights: Tensor,
-    *,
-    out: Tensor | Sequence[Tensor] | None = None,
+    stacked: Tensor | Sequence[Tensor], weights: Tensor, *, out: Tensor | Sequence[Tensor] | None = None
 ) -> tuple[Tensor | list[Tensor], Tensor]:
     """Returns :func:`aggregate` and, from the same pass over memory, each client's number ``[N]`` of non-finite values.
 
@@ -204,7 +198,7 @@ def _(ctx: Any, grads: list[Tensor | None], _: Tensor | None) -> tuple[Any, Tens
     return grad_stacked if needs_stacked else [None] * len(stacked), grad_weights if needs_weights else None, None
 
 
-def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     grads, stacked, weights, ctx.needs_stacked, ctx.needs_weights = inputs
     ctx.save_for_backward(weights, *grads, *stacked)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch import library as torch_library
 
 from pfl_fast.native.load import Native, load
-from pfl_fast.ops.support import to_front
+from pfl_fast.ops.support import all_to_front, to_front
 
 NATIVE: Native = load()
 
@@ -27,6 +27,11 @@ _CUDA_KERNELS = frozenset(torch._C._dispatch_get_registrations_for_dispatch_key(
 def uses_native() -> bool:
     """Returns True if native operators are in use where they have a kernel, False if the plain-torch reference is."""
     return NATIVE.available and _chosen != "reference"
+
+
+def chosen() -> str:
+    """Returns what :func:`use` selected, ``"native"`` or ``"reference"``; ``"auto"`` outside of it."""
+    return _chosen
 
 
 def has_kernel(op: str, device_type: str) -> bool:
@@ -87,16 +92,23 @@ def vmap(op: str) -> Callable[[_F], _F]:
 
 
 def vmap_to_leading_dimension(op: str) -> None:
-    """Registers the vmap rule of an ``op`` whose tensors all accept another leading dimension."""
+    """Registers the vmap rule of an ``op`` whose tensors and lists of tensors all accept another leading dimension."""
 
     @vmap(op)
     def rule(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        batched = [
-            to_front(x, d, info.batch_size) if isinstance(x, Tensor) else x
-            for x, d in zip(arguments, in_dims, strict=True)
-        ]
-        results = getattr(torch.ops.pfl_fast, op).default(*batched)
-        return results, 0 if isinstance(results, Tensor) else (0,) * len(results)
+        def front(x: Any, dims: Any) -> Any:
+            if isinstance(x, Tensor):
+                return to_front(x, dims, info.batch_size)
+            is_list = isinstance(x, (list, tuple)) and any(isinstance(item, Tensor) for item in x)
+            return all_to_front(x, dims, info.batch_size) if is_list else x
+
+        def out_dims(result: Any) -> Any:
+            if isinstance(result, Tensor):  # a gradient that is not needed is empty, without the leading dimension
+                return 0 if result.shape[:1] == (info.batch_size,) else None
+            return type(result)(map(out_dims, result))
+
+        results = getattr(torch.ops.pfl_fast, op).default(*map(front, arguments, in_dims))
+        return results, out_dims(results)
 
 
 def backward(op: str, setup_context: Callable[..., None]) -> Callable[[_F], _F]:
@@ -116,7 +128,7 @@ def once_differentiable(op: str) -> None:
         pass
 
     @backward(f"{op}_backward", setup_context=save_nothing)
-    def double_backward(ctx: Any, *grads: Any) -> None:  # noqa: ARG001 called by position
+    def double_backward(ctx: Any, *grads: Any) -> None:
         raise RuntimeError(f"pfl_fast::{op}: second derivatives are not implemented; ops.use('reference') has them")
 
 

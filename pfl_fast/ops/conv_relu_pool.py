@@ -7,8 +7,8 @@ General convolutions vectorise over input channels, of which images have one or 
 channels. Only one byte per result, the position of the maximum, is saved for the backward, and the gradient of the
 weight is summed over these positions only.
 
-For 5 x 5 kernels over 8 or more channels the CPU uses Winograd's minimal filtering, forward and backward: a sixth of
-the products of the direct sum, for at most one of float32's seven digits.
+For 5 x 5 kernels over 8 or more channels the CPU uses Winograd's minimal filtering, forward and backward. It needs a
+sixth of the products of the direct sum, and loses at most one of float32's seven digits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
-from pfl_fast.ops.support import all_to_front, check_device, check_dtype, check_float, check_tensors, expect
+from pfl_fast.ops.support import check_device, check_dtype, check_float, check_tensors, expect
 
 MAX_KERNEL = 7
 
@@ -148,12 +148,4 @@ def _(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
 
 backend.once_differentiable("conv_relu_pool")
 backend.vmap_to_leading_dimension("conv_relu_pool")
-
-
-@backend.vmap("conv_relu_pool_backward")
-def _(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    tensors = all_to_front(arguments[:4], in_dims[:4], info.batch_size)
-    padding, needs_x, needs_weight = arguments[4:]
-    results = torch.ops.pfl_fast.conv_relu_pool_backward.default(*tensors, padding, needs_x, needs_weight)
-    weight_dim = 0 if needs_weight else None
-    return results, (0 if needs_x else None, weight_dim, weight_dim)
+backend.vmap_to_leading_dimension("conv_relu_pool_backward")

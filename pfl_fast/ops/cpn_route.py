@@ -21,13 +21,7 @@ from pfl_fast.ops.support import check_like, check_tensors, expect
 
 
 def cpn_route(
-    h: Tensor,
-    a: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    eps: float = 1e-5,
-    seed: Tensor | None = None,
-    tau: float = 1.0,
+    h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5, seed: Tensor | None = None, tau: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Splits features by ``y = relu(layer_norm(a) * gamma + beta)``: ``(r * h, s * h)``, r and s from ``route``.
 
@@ -88,7 +82,7 @@ def _(
     a: Tensor,
     gamma: Tensor,
     beta: Tensor,
-    stats: Tensor,  # noqa: ARG001 called by position
+    stats: Tensor,
     seed: Tensor | None,
     tau: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

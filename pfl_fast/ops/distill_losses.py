@@ -20,15 +20,7 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
-from pfl_fast.ops.support import (
-    check_device,
-    check_float,
-    check_int64,
-    check_like,
-    check_tensors,
-    expect,
-    is_readable,
-)
+from pfl_fast.ops.support import check_device, check_float, check_int64, check_like, check_tensors, expect, is_readable
 
 FourLosses = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -122,7 +114,7 @@ def _(
     return y_g.new_empty(y_g.shape), y_g.new_empty(y_g.shape), y_g.new_empty(y_g.shape)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(*inputs)
 
 

@@ -20,15 +20,7 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
-from pfl_fast.ops.support import (
-    check_device,
-    check_float,
-    check_int64,
-    check_like,
-    check_shape,
-    check_tensors,
-    expect,
-)
+from pfl_fast.ops.support import check_device, check_float, check_int64, check_like, check_shape, check_tensors, expect
 
 
 def gumbel_mask(
@@ -102,12 +94,7 @@ def _check_options(op: str, tau: float, threshold: float) -> None:
 
 @backend.fake("gumbel_mask")
 def _(
-    z: Tensor,
-    logits: Tensor,
-    seed: Tensor | None,
-    tau: float,
-    threshold: float,
-    hard: bool,  # noqa: ARG001 called by position
+    z: Tensor, logits: Tensor, seed: Tensor | None, tau: float, threshold: float, hard: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(z, logits, seed)
     _check_options("gumbel_mask", tau, threshold)
@@ -117,13 +104,7 @@ def _(
 
 @backend.fake("gumbel_mask_backward")
 def _(
-    grad_selected: Tensor,
-    grad_rest: Tensor,
-    z: Tensor,
-    noisy: Tensor,
-    tau: float,
-    threshold: float,
-    hard: bool,  # noqa: ARG001 called by position
+    grad_selected: Tensor, grad_rest: Tensor, z: Tensor, noisy: Tensor, tau: float, threshold: float, hard: bool
 ) -> tuple[Tensor, Tensor]:
     op = "gumbel_mask_backward"
     check_float(op, "z", z)
@@ -154,7 +135,7 @@ def _(ctx: Any, grad_selected: Tensor | None, grad_rest: Tensor | None, grad_noi
     return grad_z, grad_logits, None, None, None, None
 
 
-def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.tau, ctx.threshold, ctx.hard = inputs
     ctx.save_for_backward(*tensors)
 

@@ -15,19 +15,14 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
-from pfl_fast.ops.support import all_to_front, check_device, check_float_list, check_list_like, expect, tensor_list
+from pfl_fast.ops.support import check_device, check_float_list, check_list_like, expect, tensor_list
 
 Tensors = list[Tensor]
 
 
 @overload
 def mix(
-    local: Tensor,
-    global_: Tensor,
-    choice: Tensor,
-    segments: Sequence[int] | None = None,
-    *,
-    hard: bool = False,
+    local: Tensor, global_: Tensor, choice: Tensor, segments: Sequence[int] | None = None, *, hard: bool = False
 ) -> Tensor: ...
 @overload
 def mix(
@@ -139,25 +134,19 @@ def _check(op: str, local: Tensors, global_: Tensors, choice: Tensors, segments:
 
 
 @backend.fake("mix")
-def _(
-    local: Tensors,
-    global_: Tensors,
-    choice: Tensors,
-    segments: list[int],
-    hard: bool,  # noqa: ARG001 called by name
-) -> Tensors:
+def _(local: Tensors, global_: Tensors, choice: Tensors, segments: list[int], hard: bool) -> Tensors:
     _check("mix", local, global_, choice, segments)
     return [x.new_empty(x.shape) for x in local]
 
 
 @backend.fake("mix_backward")
 def _(
-    grads: Tensors,  # noqa: ARG001 called by name
+    grads: Tensors,
     local: Tensors,
     global_: Tensors,
     choice: Tensors,
     segments: list[int],
-    hard: bool,  # noqa: ARG001 called by name
+    hard: bool,
     needs_local: bool,
     needs_global: bool,
     needs_choice: bool,
@@ -170,7 +159,7 @@ def _(
     return empty(local, needs_local), empty(global_, needs_global), empty(choice, needs_choice)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     local, global_, choice, ctx.segments, ctx.hard = inputs
     ctx.save_for_backward(*local, *global_, *choice)
     ctx.count = len(local)
@@ -203,7 +192,7 @@ def _(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     return *gradients, _no_segment_gradient(ctx.segments), None
 
 
-def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001 called by name
+def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     grads, local, global_, choice, ctx.segments, ctx.hard, *ctx.needs = inputs
     ctx.save_for_backward(*grads, *local, *global_, *choice)
     ctx.count = len(local)
@@ -247,18 +236,5 @@ def _broadcast_choice(choice: Tensors, segments: Sequence[int], like: Tensors) -
     return [c.reshape([*c.shape, *[1] * (x.dim() - batch)]) for c, x in zip(columns, like, strict=True)]
 
 
-@backend.vmap("mix")
-def _(
-    info: Any, in_dims: Any, local: Tensors, global_: Tensors, choice: Tensors, segments: list[int], hard: bool
-) -> Any:
-    given = (local, global_, choice)
-    lists = [all_to_front(x, d, info.batch_size) for x, d in zip(given, in_dims[:3], strict=True)]
-    return torch.ops.pfl_fast.mix(*lists, segments, hard), [0] * len(local)
-
-
-@backend.vmap("mix_backward")
-def _(info: Any, in_dims: Any, grads: Tensors, local: Tensors, global_: Tensors, choice: Tensors, *options: Any) -> Any:
-    given = (grads, local, global_, choice)
-    lists = [all_to_front(x, d, info.batch_size) for x, d in zip(given, in_dims[:4], strict=True)]
-    results = torch.ops.pfl_fast.mix_backward(*lists, *options)
-    return results, tuple([0] * len(r) for r in results)
+backend.vmap_to_leading_dimension("mix")
+backend.vmap_to_leading_dimension("mix_backward")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pfl_fast.ops import backend, reference
-from pfl_fast.ops.support import all_to_front, check_float, check_like, check_tensors, expect
+from pfl_fast.ops.support import check_float, check_like, check_tensors, expect
 
 MAX_BANDWIDTHS = 32
 
@@ -82,7 +82,7 @@ def _(x: Tensor, y: Tensor, bandwidths: Sequence[float]) -> tuple[Tensor, Tensor
 
 
 @backend.fake("mmd_rbf_backward")
-def _(grad: Tensor, x: Tensor, y: Tensor, weights: Tensor, needs_x: bool, needs_y: bool) -> tuple[Tensor, Tensor]:  # noqa: ARG001 called by position
+def _(grad: Tensor, x: Tensor, y: Tensor, weights: Tensor, needs_x: bool, needs_y: bool) -> tuple[Tensor, Tensor]:
     _check_points("mmd_rbf_backward", x, y)
     return x.new_empty(x.shape if needs_x else [0]), x.new_empty(x.shape if needs_y else [0])
 
@@ -103,11 +103,4 @@ def _(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, Tensor |
 
 backend.once_differentiable("mmd_rbf")
 backend.vmap_to_leading_dimension("mmd_rbf")
-
-
-@backend.vmap("mmd_rbf_backward")
-def _(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    tensors = all_to_front(arguments[:4], in_dims[:4], info.batch_size)
-    needs_x, needs_y = arguments[4:]
-    results = torch.ops.pfl_fast.mmd_rbf_backward(*tensors, needs_x, needs_y)
-    return results, (0 if needs_x else None, 0 if needs_y else None)
+backend.vmap_to_leading_dimension("mmd_rbf_backward")

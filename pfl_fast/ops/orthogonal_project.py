@@ -100,23 +100,23 @@ def _check(
 
 
 @backend.fake("orthogonal_project")
-def _(f_g: Tensor, f_p: Tensor, basis_g: Tensor, basis_p: Tensor, alpha: float, relu: bool) -> Any:  # noqa: ARG001 called by position
+def _(f_g: Tensor, f_p: Tensor, basis_g: Tensor, basis_p: Tensor, alpha: float, relu: bool) -> Any:
     _check(f_g, f_p, basis_g, basis_p, alpha)
     return (*(f_g.new_empty(f_g.shape) for _ in range(3)), f_g.new_empty(f_g.shape[:-1]))
 
 
 @backend.fake("orthogonal_project_backward")
 def _(
-    v_g: Tensor | None,  # noqa: ARG001 called by position
-    v_p: Tensor | None,  # noqa: ARG001
-    v_fused: Tensor | None,  # noqa: ARG001
-    v_inner: Tensor | None,  # noqa: ARG001
+    v_g: Tensor | None,
+    v_p: Tensor | None,
+    v_fused: Tensor | None,
+    v_inner: Tensor | None,
     g: Tensor,
     p: Tensor,
     basis_g: Tensor,
     basis_p: Tensor,
     alpha: float,
-    relu: bool,  # noqa: ARG001
+    relu: bool,
     needs_g: bool,
     needs_p: bool,
 ) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,6 @@ def sgd_(
     grads: Sequence[Tensor],
     momentum_buffers: Sequence[Tensor],
     center: Sequence[Tensor],
-    *,
     lr: float,
     momentum: float = 0.0,
     dampening: float = 0.0,
@@ -170,13 +169,7 @@ def _mix_one(x: Tensor, y: Tensor, c: Tensor, hard: bool) -> Tensor:
 
 
 def cpn_route(
-    h: Tensor,
-    a: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    eps: float = 1e-5,
-    seed: Tensor | None = None,
-    tau: float = 1.0,
+    h: Tensor, a: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5, seed: Tensor | None = None, tau: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Applies ``route`` with ``relu(layer_norm(a) * gamma + beta)``, in float32 (float64 for float64 tensors)."""
     sum_type = torch.promote_types(h.dtype, torch.float32)

@@ -70,23 +70,15 @@ def sgd_(
     buffers = [] if momentum_buffers is None else tensor_list(OP, "momentum_buffers", momentum_buffers)
     centers = [] if center is None else tensor_list(OP, "center", center)
     lists = (ps, gs, buffers, centers)
+    options: tuple[Any, ...] = (lr, momentum, dampening, weight_decay, nesterov, proximal, first_step)
     check_numbers(OP, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, proximal=proximal)
     with torch.no_grad():
         if ps and backend.runs_native(OP, ps[0]):  # the dispatcher needs a tensor to choose the device
-            torch.ops.pfl_fast.sgd_(*lists, lr, momentum, dampening, weight_decay, nesterov, proximal, first_step)
+            torch.ops.pfl_fast.sgd_(*lists, *options)
             backend.mark_modified([*ps, *buffers] if momentum > 0 else ps)
         else:
-            _check(*lists, lr, momentum, dampening, weight_decay, nesterov, proximal, first_step)
-            reference.sgd_(
-                *lists,
-                lr=lr,
-                momentum=momentum,
-                dampening=dampening,
-                weight_decay=weight_decay,
-                nesterov=nesterov,
-                proximal=proximal,
-                first_step=first_step,
-            )
+            _check(*lists, *options)
+            reference.sgd_(*lists, *options)
 
 
 @backend.fake("sgd_")
@@ -101,7 +93,7 @@ def _check(
     weight_decay: float,
     nesterov: bool,
     proximal: float,
-    first_step: bool,  # noqa: ARG001 called by position
+    first_step: bool,
 ) -> None:
     """Raises if an argument violates the contract in csrc/ops/sgd/contract.h."""
     expect(OP, 0 <= lr < math.inf, f"lr must be finite and not negative, got {lr}")

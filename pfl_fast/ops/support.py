@@ -108,9 +108,7 @@ def check_list_like(op: str, name: str, tensors: Sequence[Tensor], other_name: s
     """Raises unless ``tensors`` has one tensor per tensor of ``others``, of the same dtype, device and shape."""
     count = len(others)
     expect(
-        op,
-        len(tensors) == count,
-        f"{name} must hold {count} tensors, one for each of {other_name}, got {len(tensors)}",
+        op, len(tensors) == count, f"{name} must hold {count} tensors, one for each of {other_name}, got {len(tensors)}"
     )
     for t, (x, other) in enumerate(zip(tensors, others, strict=True)):
         check_like(op, f"{name}[{t}]", x, f"{other_name}[{t}]", other)

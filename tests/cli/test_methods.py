@@ -85,7 +85,7 @@ FLOPS_OF_A_ROUND = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_flops_are_those_of_a_round_but_none_is_trained(name, monkeypatch):
+def test_flops_of_a_round_are_counted_without_training(name, monkeypatch):
     """The server's averages and FedAMP's distances, less than 1 % of FedAvg, are in the round but no client's cost."""
     monkeypatch.setattr(Experiment, "__init__", None)
     cost_of.cache_clear()

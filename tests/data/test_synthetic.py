@@ -71,23 +71,14 @@ def accuracies(data, epochs=3):
             for rows in train[torch.randperm(len(train))].split(50):
                 loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
                 parameters = list(model.parameters())
-                for parameter, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                    parameter.data -= 0.2 * slope
+                for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                    parameter.data -= 0.2 * gradient
             with torch.no_grad():
                 result.append((model(x[test]).argmax(1) == y[test]).float().mean().item())
     return result
 
 
-@pytest.fixture
-def one_thread():
-    """Runs on one thread; small layers are slower on several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("domains", [0, 4])
 def test_images_are_learned_in_several_epochs(domains):
     found = accuracies(synthetic(2400, (3, 16, 16), 10, domains=domains))

@@ -11,7 +11,7 @@ from pfl_fast.errors import DataError
 
 
 def plain(data):
-    return load_plain(io.BytesIO(data), "some/file.pkl")
+    return load_plain(data, "some/file.pkl")
 
 
 def same(a, b):

@@ -2,9 +2,6 @@ import pytest
 import torch
 
 from tests.device import fake_cuda
-from tests.engine.conftest import one_core
-
-__all__ = ["gpus", "one_core"]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from pfl_fast.engine.executors import Executor
-from pfl_fast.ops import backend
+from pfl_fast.ops import backend, dispatch
 
 READ_VALUE = {"_local_scalar_dense", "equal", "is_nonzero", "allclose"}  # the host waits for a value
 # The host waits for the size of the result.
@@ -143,6 +143,8 @@ def run(operator, args, kwargs):
     name = operator._schema.name.partition("::")[2]
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     fakes = [x for x in tensors if isinstance(x, FakeTensor)]
+    if name == "_pin_memory":
+        return args[0].clone()
     device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
     index = fakes[0].index if fakes else None
     if device is not None:
@@ -232,6 +234,7 @@ def install(monkeypatch, count):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *kind: kind != ("meta",) and autocast(*kind))
     # CPU kernels compute the values, whatever the library was compiled with.
     monkeypatch.setattr(backend, "has_kernel", lambda _op, _device_type: True)
+    monkeypatch.setattr(dispatch, "_traced", "cuda")  # under vmap a fake tensor is a meta tensor
     on_idle_worker = Executor.on_idle_worker
 
     def inside(self, work, unit):

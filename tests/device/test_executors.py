@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_auto_trains_client_by_client_what_cannot_be_stacked(case, gpus):
+def test_auto_trains_clients_one_by_one_if_they_cannot_be_stacked(case, gpus):
     method, model, _ = CASES[case]
     with fake_cuda.recorded(), small.trained(method, model=model(), executor="auto", device=gpus, rounds=1) as running:
         assert running.round.executor.name == "threads"

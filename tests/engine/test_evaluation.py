@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.results.listeners import Listener
-from pfl_fast.engine.results.metrics import METRICS, score
+from pfl_fast.engine.results.metrics import METRICS, measure, read_scores
 from pfl_fast.engine.results.records import RoundRecord, summarise_run
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.worker import TestSettings
@@ -127,7 +127,7 @@ def test_the_global_model_is_tested_on_all_test_samples():
     with small.trained("fedavg", tests=11) as running:
         x, y = running.data.take(running.data.union("test"))
         logits = running.client(0)(x).detach()
-        expected = score(logits, y, METRICS)
+        (expected,) = read_scores([measure(logits, y, METRICS)])
         record = running.records[-1]
         assert record["test_accuracy_global"] == pytest.approx(expected.accuracy)
         assert record["test_loss_after_agg"] == pytest.approx(float(F.cross_entropy(logits, y)))

@@ -11,11 +11,12 @@ from sklearn.preprocessing import label_binarize
 from pfl_fast.engine.client_results import Score
 from pfl_fast.engine.results.metrics import (
     METRICS,
+    Measurement,
     Summary,
     find_metrics,
-    last_mean,
+    measure,
     micro_auc,
-    score,
+    read_scores,
     summarise,
 )
 from pfl_fast.errors import ConfigError
@@ -37,29 +38,41 @@ def test_auc_equals_scikit_learn(count, classes, seed, ties):
         logits = logits.round()
     y = torch.randint(classes, (count,), generator=generator)
     probabilities = logits.softmax(1)
-    assert micro_auc(probabilities, y) == pytest.approx(by_sklearn(probabilities, y), abs=1e-12)
+    assert float(micro_auc(probabilities, y)) == pytest.approx(by_sklearn(probabilities, y), abs=1e-12)
 
 
 def test_auc_of_equal_scores_is_a_half():
-    assert micro_auc(torch.full((5, 3), 1 / 3), torch.tensor([0, 1, 2, 0, 1])) == pytest.approx(0.5)
+    assert float(micro_auc(torch.full((5, 3), 1 / 3), torch.tensor([0, 1, 2, 0, 1]))) == pytest.approx(0.5)
 
 
 def test_auc_when_all_samples_are_of_one_class():
     probabilities = torch.tensor([[0.6, 0.4], [0.7, 0.3]])
-    assert micro_auc(probabilities, torch.tensor([0, 0])) == pytest.approx(1.0)
-    assert micro_auc(probabilities, torch.tensor([1, 1])) == pytest.approx(0.0)
+    assert float(micro_auc(probabilities, torch.tensor([0, 0]))) == pytest.approx(1.0)
+    assert float(micro_auc(probabilities, torch.tensor([1, 1]))) == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(
     "probabilities",
-    [torch.zeros(0, 3), torch.ones(4, 1), torch.tensor([[math.nan, 0.5]]), torch.tensor([[1.0, math.inf]])],
+    [
+        torch.zeros(0, 3),
+        torch.ones(4, 1),
+        torch.tensor([[math.nan, 0.5]]),
+        torch.tensor([[1.0, math.inf]]),
+        torch.tensor([[-math.inf, 0.0]]),
+    ],
 )
 def test_auc_is_none_where_it_is_undefined(probabilities):
-    assert micro_auc(probabilities, torch.zeros(len(probabilities), dtype=torch.int64)) is None
+    labels = torch.zeros(len(probabilities), dtype=torch.int64)
+    measurement = Measurement(len(labels), torch.tensor(0), {"auc": micro_auc(probabilities, labels)})
+    assert read_scores([measurement])[0].metrics == {"auc": None}
 
 
 def measured(logits, labels, *names):
     return score(logits, labels, find_metrics(names))
+
+
+def score(logits, labels, metrics):
+    return read_scores([measure(logits, labels, metrics)])[0]
 
 
 def test_score_by_hand():
@@ -179,9 +192,3 @@ def test_a_metric_without_any_value_has_no_mean():
 
 def test_reductions_without_samples():
     assert summarise([Score(0, 0)]) == Summary(None, None, None, {})
-
-
-def test_last_mean():
-    assert last_mean([]) is None
-    assert last_mean([3.0]) == 3
-    assert last_mean([100.0, 1.0, 2.0, 3.0, 4.0, 5.0]) == 3

@@ -79,11 +79,10 @@ def test_invalid_values_are_reported(given, error):
     assert errors == [error]
 
 
-def test_errors_start_with_the_source_and_valid_values_remain():
+def test_valid_values_remain_next_to_errors():
     errors = []
-    assert convert(Example, {"count": 0, "rate": 1, "x": 2}, errors, "run.toml: ") == {"rate": 1.0}
+    assert convert(Example, {"count": 0, "rate": 1, "x": 2}, errors) == {"rate": 1.0}
     assert len(errors) == 2
-    assert all(error.startswith("run.toml: ") for error in errors)
 
 
 def test_descriptions():

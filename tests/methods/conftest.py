@@ -1,11 +1,6 @@
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_core():
-    """Uses one thread: models of a few hundred parameters are slower on several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def small_models(one_core):
+    """All tests of this folder use one thread."""

@@ -1,18 +1,13 @@
 import pytest
-import torch
 
 from pfl_fast.models import MODELS
 
 VISION = {"resnet18", "mobilenet-v2", "efficientnet-b0", "densenet121"}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Uses one thread: for hundreds of tiny layers synchronising threads takes longer than computing."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(autouse=True, scope="module")
+def tiny_layers(one_core):
+    """All tests of this folder use one thread."""
 
 
 def _torchvision_works():

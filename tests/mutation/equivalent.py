@@ -43,12 +43,17 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "shift = widen(row[1])": "any value of the row can be the shift",
     },
     "distill_losses/cpu_kernel.cpp": {
+        "begin == 0 ? d[k][1]": "any value of the row can start its maximum",
         "log_of(sum) - (sum - sum)": "the second term is 0 or NaN",
+    },
+    "distill_losses/cuda_kernel.cu": {
+        "i - group <= count": "a pass without rows has no results",
     },
     "gumbel_mask/cpu_kernel.cpp": {
         "left <= kTile ? left : kTile": "both choices are equal then",
     },
     "gumbel_mask/cuda_kernel.cu": {
+        "(numel + kValues<T> + 1)": "surplus threads return before they write",
         "kValues<T> - 1) * kValues<T>": "surplus threads return before they write",
     },
     "mix/cpu_kernel.cpp": {
@@ -84,6 +89,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "route/cpu_kernel.cpp": {
         "j <= sizes.features": "a tile past the end has no columns",
         "wide_row(global_part, buffers[0])": "h is declared __restrict and read once, before the result replaces it",
+        "wide_row(grad_a + p.sizes.features, buffers[0])": "grad_global is read before the result replaces it",
+    },
+    "route/cuda_kernel.cu": {
+        "packs + kThreads + 1": "surplus threads return before they write",
     },
     "sgd/cpu_kernel.cpp": {
         "p.columns[t] - column <= kSgdTile": "both choices are equal then",

@@ -4,11 +4,10 @@ import io
 import platform
 import subprocess
 import sys
-import time
 
 import pytest
 
-from pfl_fast.native import build, progress
+from pfl_fast.native import build
 
 CPU_KERNELS = sorted(build.source_folder().rglob("*_kernel.cpp"))
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="needs a C++ compiler")
@@ -106,7 +105,7 @@ def test_an_nvcc_newer_than_torch_is_refused_with_the_remedy(pip_nvcc, monkeypat
 
 def test_a_cache_key_follows_the_version_of_nvcc(tmp_path):
     old, new = (str(write_nvcc(tmp_path / release, release)) for release in ("13.0", "13.2"))
-    keys = {build.cache_key(build.Plan("c++", nvcc, ("9.0",), False), "hash") for nvcc in (old, new, None)}
+    keys = {build.cache_key(build.BuildPlan("c++", nvcc, ("9.0",), False), "hash") for nvcc in (old, new, None)}
     assert len(keys) == 3
 
 
@@ -148,7 +147,7 @@ def test_source_hash_follows_the_flags_and_no_path(tmp_path, monkeypatch):
 @needs_compiler
 def test_default_build_is_portable():
     """No flag depends on the build machine; only kernels chosen at run time use AVX."""
-    plan = build.Plan(cxx="c++", nvcc=None, architectures=(), debug=False)
+    plan = build.BuildPlan(cxx="c++", nvcc=None, architectures=(), debug=False)
     folder = build.source_folder()
     names = [file.relative_to(folder) for file in build.source_files(folder)]
     text = build.ninja_file(folder, names, plan, build.Path("torch"))
@@ -172,48 +171,20 @@ def test_vector_code_cannot_leak_into_shared_functions(source, tmp_path):
     assert set(weak) <= {"DW.ref.__gxx_personality_v0"}  # a pointer, the same for every processor
 
 
-def fake_ninja(folder, lines, code=0):
-    """Fake ninja that plans two files, prints ``lines`` and exits with ``code``."""
-    (folder / "lines").write_text(lines)
-    (folder / "plan").write_text("[1/3] a.o\n[2/3] b.o\n[3/3] libpfl_fast.so\n")
-    ninja = folder / "ninja"
-    ninja.write_text(
-        f'#!/bin/sh\nfor word; do [ "$word" = -n ] && exec cat {folder}/plan; done\n'
-        f"cat {folder}/lines; sleep 0.3; exit {code}\n"
-    )
-    ninja.chmod(0o755)
-
-
 @pytest.fixture
-def reports(monkeypatch):
-    """Lets progress be reported every 0.1 s."""
-    monkeypatch.setattr(progress, "INTERVAL_LOG", 0.1)
-
-
-@pytest.mark.usefixtures("reports")
-def test_compiling_reports_files_and_time_left(tmp_path, monkeypatch, capsys):
-    fake_ninja(tmp_path, "[1/3] a.o\na warning [2/3] b.o\n")
+def fake_ninja(tmp_path, monkeypatch):
+    """Fake ninja on the path that prints the lines of a file and exits with the code in another."""
+    ninja = tmp_path / "ninja"
+    ninja.write_text(f"#!/bin/sh\ncat {tmp_path}/lines; exit $(cat {tmp_path}/code)\n")
+    ninja.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    sources = {name: tmp_path / f"{name}.cpp" for name in ("a", "b")}
-    for file in sources.values():
-        file.write_text("int i;")
-    build.run_ninja(tmp_path / "scratch", "".join(f"build {n}.o: cxx {f}\n" for n, f in sources.items()))
-    assert "pfl-fast: compiled 1 of 2 files in 0 s, about 0 s left\n" in capsys.readouterr().err
 
-
-def test_failed_compilation_shows_the_last_30_lines(tmp_path, monkeypatch):
-    fake_ninja(tmp_path, "\n".join(f"line {n}" for n in range(50)), code=1)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(build.BuildError, match="failed:\nline 20\n") as caught:
+    def prints(lines, code=0):
+        (tmp_path / "lines").write_text(lines)
+        (tmp_path / "code").write_text(str(code))
         build.run_ninja(tmp_path / "scratch", "")
-    assert str(caught.value).endswith("line 49")
 
-
-def test_costs_are_those_of_the_last_build_else_bytes(tmp_path):
-    (tmp_path / "a b.cpp").write_text("x" * 70)
-    text = f"build a.o: cxx {build.escape(tmp_path / 'a b.cpp')}\nbuild b.o: nvcc {tmp_path}/a$ b.cpp\n"
-    (tmp_path / ".ninja_log").write_text("# ninja log v5\n1\t2001\t99\tb.o\tabc\n5\t6\t7\tgone.o\tabc\n")
-    assert build.estimated_costs(tmp_path, text) == {"a.o": 70, "b.o": 2000}
+    return prints
 
 
 class Terminal(io.StringIO):
@@ -221,33 +192,31 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_shows_one_line_rewritten_in_place():
+COMPILED = "[1/3] a.o\na warning [2/3] b.o\n[3/3] libpfl_fast.so\n"
+
+
+def test_a_log_gets_a_line_for_files_if_one_is_due(fake_ninja, monkeypatch, capsys):
+    fake_ninja(COMPILED)
+    assert capsys.readouterr().err == "", "a short compilation writes nothing"
+    monkeypatch.setattr(build, "LOG_SECONDS", 0)
+    fake_ninja(COMPILED)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("pfl-fast: compiled 1 of 3 files, about 0.")
+    assert last == "pfl-fast: compiled 3 of 3 files"
+
+
+def test_a_terminal_gets_one_line_rewritten_in_place(fake_ninja, monkeypatch):
     stream = Terminal()
-    with progress.Progress({"a.o": 3, "b.o": 1}, stream, interval=0.05) as shown:
-        shown.finish("a.o")
-        shown.finish("not planned.o")
-        time.sleep(0.2)
-        shown.finish("b.o")
-    text = stream.getvalue()
-    assert text.count("\n") == 1
-    assert "\rpfl-fast: compiled 1 of 2 files in 0 s, about 0 s left\033[K" in text
-    assert text.endswith("\rpfl-fast: compiled 2 of 2 files in 0 s\033[K\n")
+    monkeypatch.setattr(sys, "stderr", stream)
+    fake_ninja(COMPILED)
+    assert stream.getvalue().startswith("\rpfl-fast: compiled 1 of 3 files, about 0.0 min left\033[K\r")
+    assert stream.getvalue().endswith("\rpfl-fast: compiled 3 of 3 files\033[K\n")
 
 
-def test_time_left_follows_the_cost_of_files(monkeypatch):
-    shown = progress.Progress({"slow.o": 90, "fast.o": 10}, io.StringIO())
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 10)
-    assert "left" not in shown.line()
-    shown.finish("fast.o")
-    assert shown.line().endswith("compiled 1 of 2 files in 10 s, about 1 min 30 s left")
-
-
-def test_short_compilation_reports_nothing():
-    stream = io.StringIO()
-    with progress.Progress({"a.o": 1}, stream) as shown:
-        shown.finish("a.o")
-    assert stream.getvalue() == ""
+def test_failed_compilation_shows_the_last_30_lines(fake_ninja):
+    with pytest.raises(build.BuildError, match="failed:\nline 20\n") as caught:
+        fake_ninja("\n".join(f"line {n}" for n in range(50)), code=1)
+    assert str(caught.value).endswith("line 49")
 
 
 def test_old_torch_is_named_with_the_remedy():

@@ -1,9 +1,14 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pfl_fast import ops
 from pfl_fast.nn import ConvReluPool
+from pfl_fast.nn.conv_relu_pool import by_convolution, by_product
+from pfl_fast.ops import dispatch
 from pfl_fast.testing import assert_close
 
 
@@ -42,6 +47,50 @@ def test_clients_stacked_by_vmap():
     x = torch.randn(3, 2, 1, 8, 8)
     out = torch.vmap(lambda p, x: torch.func.functional_call(layers[0], p, (x,)))(stacked, x)
     assert_close(out, torch.stack([layer(images) for layer, images in zip(layers, x, strict=True)]))
+
+
+@pytest.mark.parametrize("compute", [by_convolution, by_product])
+@pytest.mark.parametrize(("channels", "padding"), [(1, 0), (3, 2)])
+def test_plain_torch_has_the_results_of_the_operator(compute, channels, padding):
+    torch.manual_seed(5)
+    shapes = [(3, 2, channels, 9, 10), (3, 4, channels, 5, 5), (3, 4)]
+    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    found = torch.vmap(lambda x, weight, bias: compute(x, weight, bias, padding))(*inputs)
+    expected = ops.conv_relu_pool(*inputs, padding=padding)
+    assert_close(found, expected)
+    gradients = [torch.autograd.grad(y.sin().sum(), inputs) for y in (found, expected)]
+    for mine, theirs in zip(*gradients, strict=True):
+        assert_close(mine, theirs, scale=100.0)
+
+
+class Names(TorchDispatchMode):
+    """Records the names of the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.found.add(operator._schema.name)
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize(("device", "implementation"), [("cpu", "auto"), ("cuda", "auto"), ("cuda", "native")])
+def test_what_runs_on_a_device(device, implementation, stacked):
+    layer = ConvReluPool(1, 6, 3, device="meta")
+    parameters = {name: p.detach().expand(2, *p.shape) for name, p in layer.named_parameters()}
+    x = torch.empty(2, 3, 1, 8, 8, device="meta")
+    chosen = ops.use(implementation) if implementation != "auto" else nullcontext()
+    with Names() as names, chosen, dispatch.traced_as(device):
+        if stacked:
+            torch.vmap(lambda p, x: torch.func.functional_call(layer, p, (x,)))(parameters, x)
+        else:
+            layer(x[0])
+    kernel = {"pfl_fast::conv_relu_pool"} & names.found
+    assert bool(kernel) == (device == "cpu" or implementation == "native")
+    assert ("aten::bmm" in names.found) == (not kernel and stacked)
+    assert ("aten::convolution" in names.found) == (not kernel and not stacked)
 
 
 @pytest.mark.parametrize(

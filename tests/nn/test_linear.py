@@ -57,12 +57,12 @@ def test_autocast_is_as_with_nn_linear():
     assert torch.equal(out, expected)
 
 
-def layer_and_twin(bias=True):
+def layer_and_plain(bias=True):
     torch.manual_seed(2)
-    twin = nn.Linear(5, 3, bias=bias)
+    plain = nn.Linear(5, 3, bias=bias)
     layer = Linear(5, 3, bias=bias)
-    layer.load_state_dict(twin.state_dict())
-    return layer, twin
+    layer.load_state_dict(plain.state_dict())
+    return layer, plain
 
 
 def weight_gradient(loss, layer):
@@ -74,37 +74,37 @@ def weight_gradient(loss, layer):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("tracked", [True, False])
 def test_calls_give_the_gradient_of_the_weight(bias, tracked):
-    layer, twin = layer_and_twin(bias)
+    layer, plain = layer_and_plain(bias)
     x = torch.randn(4, 5, requires_grad=tracked)
     layer.recorder = LinearRecorder(enabled=True)
     mine = (layer(x) ** 2).sum() + layer(2 * x).exp().sum()
-    theirs = (twin(x) ** 2).sum() + twin(2 * x).exp().sum()
+    theirs = (plain(x) ** 2).sum() + plain(2 * x).exp().sum()
     torch.testing.assert_close(mine, theirs)
-    expected = torch.autograd.grad(theirs, [twin.weight, *([x] if tracked else [])])
+    expected = torch.autograd.grad(theirs, [plain.weight, *([x] if tracked else [])])
     torch.testing.assert_close(weight_gradient(mine, layer), expected[0])
 
 
 def test_the_other_gradients_are_autograds():
-    layer, twin = layer_and_twin()
+    layer, plain = layer_and_plain()
     x = torch.randn(4, 5, requires_grad=True)
     layer.recorder = LinearRecorder(enabled=True)
     mine = torch.autograd.grad((layer(x) ** 2).sum(), [layer.weight, layer.bias, x], allow_unused=True)
-    theirs = torch.autograd.grad((twin(x) ** 2).sum(), [twin.weight, twin.bias, x])
+    theirs = torch.autograd.grad((plain(x) ** 2).sum(), [plain.weight, plain.bias, x])
     assert mine[0] is None
     torch.testing.assert_close(mine[1:], theirs[1:])
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_what_is_done_to_the_result_in_place_does_not_matter(bias):
-    layer, twin = layer_and_twin(bias)
+def test_in_place_changes_of_the_result_do_not_change_gradients(bias):
+    layer, plain = layer_and_plain(bias)
     x = torch.randn(4, 5)
     layer.recorder = LinearRecorder(enabled=True)
-    mine, theirs = (torch.relu_(used(x).mul_(3)).sum() for used in (layer, twin))
-    torch.testing.assert_close(weight_gradient(mine, layer), torch.autograd.grad(theirs, twin.weight)[0])
+    mine, theirs = (torch.relu_(used(x).mul_(3)).sum() for used in (layer, plain))
+    torch.testing.assert_close(weight_gradient(mine, layer), torch.autograd.grad(theirs, plain.weight)[0])
 
 
-def test_nothing_is_noted_where_autograd_is_needed_or_nobody_trains():
-    layer, _ = layer_and_twin()
+def test_nothing_is_recorded_if_autograd_needs_the_weight_or_gradients_are_off():
+    layer, _ = layer_and_plain()
     x = torch.randn(4, 5)
     layer(x)
     assert layer.recorder is None
@@ -171,7 +171,7 @@ def test_what_a_layer_has_of_its_own_stays():
 
 def test_replaced_models_can_be_copied_and_moved():
     layers = replace_linear(model())
-    twin = copy.deepcopy(layers).double()
-    assert type(twin[0]) is Linear
-    assert twin[0].weight is not layers[0].weight
-    assert twin[:3](torch.randn(2, 6, dtype=torch.float64)).dtype == torch.float64
+    plain = copy.deepcopy(layers).double()
+    assert type(plain[0]) is Linear
+    assert plain[0].weight is not layers[0].weight
+    assert plain[:3](torch.randn(2, 6, dtype=torch.float64)).dtype == torch.float64

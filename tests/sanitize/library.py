@@ -44,7 +44,7 @@ def library(sanitizer: str) -> Path:
     wrapper = home / f"c++-{hashlib.sha256(script.encode()).hexdigest()[:8]}"
     wrapper.write_text(script)
     wrapper.chmod(0o755)
-    build.build(home / "lib", home / "objects", build.Plan(str(wrapper), None, (), debug=False))
+    build.build(home / "lib", home / "objects", build.BuildPlan(str(wrapper), None, (), debug=False))
     return home / "lib"
 
 

@@ -94,7 +94,7 @@ class Partition:
             sizes = [[int(size) for size in about["sizes"][split]] for split in SPLITS]
             rule = str(about.get("rule") or about["kind"])  # files of earlier versions say "kind"
             settings, expected = dict(about["settings"]), str(about["hash"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _broken(folder / "partition.json", f"an entry is missing or wrong ({error})") from error
         flat_sizes = [size for part in sizes for size in part]
         if len({len(part) for part in sizes}) != 1 or min(flat_sizes, default=0) < 0 or sum(flat_sizes) != len(flat):
@@ -114,7 +114,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise DataError(
             f"{file.parent} holds no partition: there is no {file.name}; make one with Partition.save"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _broken(file, str(error)) from error
     if not isinstance(about, dict) or about.get("format") != 1:
         raise _broken(file, "it is not a partition of format 1")
@@ -123,8 +123,8 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_indices(file: Path) -> NDArray[np.int64]:
     try:
-        flat = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        flat = np.array(np.load(file, mmap_mode="r", allow_pickle=False))  # a map is never larger than the file
+    except (OSError, ValueError, EOFError, RecursionError, MemoryError) as error:
         raise _broken(file, str(error)) from error
     if not isinstance(flat, np.ndarray) or flat.dtype != np.int64 or flat.ndim != 1 or (len(flat) and flat.min() < 0):
         raise _broken(file, "it does not hold one row of indices")

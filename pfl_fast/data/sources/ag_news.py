@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources.names import AG_NEWS
 from pfl_fast.data.sources.raw import BLOCK, Raw, Source
 from pfl_fast.errors import DataError
@@ -45,6 +46,7 @@ def read(files: tuple[Path, ...], size: int) -> Raw:
     counts = Counter(token for tokens in train for token in tokens)
     words = sorted(counts, key=lambda word: (-counts[word], word))
     number = {word: i for i, word in enumerate(words, SPECIAL)}
+    bounded.check_claim(files[0], 4 * size * (len(train) + len(test)), bounded.total_size(files), "tokens")
     x = np.full((len(train) + len(test), size), PADDING, np.int32)
     for row, tokens in zip(x, [*train, *test], strict=True):
         ids = [START, *(number.get(token, UNKNOWN) for token in tokens[: size - 1])]
@@ -53,7 +55,7 @@ def read(files: tuple[Path, ...], size: int) -> Raw:
         shape=x.shape,
         dtype="int32",
         blocks=lambda: (x[start : start + BLOCK] for start in range(0, len(x), BLOCK)),
-        y=np.array([*train_y, *test_y], np.int64),
+        y=bounded.whole_numbers([*train_y, *test_y], files[0], "labels"),
         classes=AG_NEWS,
         test=np.arange(len(x)) >= len(train),
         vocabulary=len(words) + SPECIAL,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
+import gzip
 import tarfile
-import zlib
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources.names import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE
 from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.data.unpickle import load_plain
@@ -66,17 +66,22 @@ def both_labellings(raw: Raw, coarse: NDArray[np.int64]) -> Raw:
 
 def _contents(path: Path, members: tuple[str, ...]) -> dict[str, bytes]:
     if path.is_dir():
-        return {name: (path / name).read_bytes() for name in members}
-    contents = {}
-    try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                file = archive.extractfile(member) if member.isfile() and name in members else None
-                if file is not None:
-                    contents[name] = file.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise damaged(path, f"not a readable tar archive ({error}); truncated or corrupt") from None
+        return {name: bounded.read_file(path / name) for name in members}
+    contents: dict[str, bytes] = {}
+    size, claimed = path.stat().st_size, 0
+    # As a stream: tarfile then never goes back, which it could do for ever in a damaged file.
+    with (
+        bounded.reading(path, "tar archive"),
+        gzip.open(path) as stream,
+        tarfile.open(fileobj=stream, mode="r|") as tar,
+    ):
+        for member in tar:
+            claimed += member.size
+            bounded.check_claim(path, claimed, size)
+            name = PurePosixPath(member.name).name
+            file = tar.extractfile(member) if member.isfile() and name in members else None
+            if file is not None:
+                contents[name] = bounded.read(cast(bounded.Readable, file), path, size)
     if missing := [name for name in members if name not in contents]:
         raise damaged(path, f"{missing[0]} is not in it; incomplete")
     return contents
@@ -90,11 +95,12 @@ def _batch(data: bytes, name: str, number: str, form: str) -> tuple[NDArray[Any]
             raise damaged(name, f"{len(data)} bytes are not whole images; truncated")
         rows = np.frombuffer(data, np.uint8).reshape(-1, labels + PIXELS)
         return rows[:, labels:], rows[:, 0], rows[:, labels - 1]
-    batch = load_plain(io.BytesIO(data), name)
+    batch = load_plain(data, name)
     fine = "labels" if number == "10" else "fine_labels"
     if not isinstance(batch, dict) or not {"data", fine} <= batch.keys():
         raise DataError(f"{name}: not a batch of CIFAR-{number}; delete it and fetch it again")
-    pixels = np.asarray(batch["data"])
+    pixels = bounded.plain_array(batch["data"], name, "images")
     if pixels.ndim != 2 or pixels.shape[1] != PIXELS:
         raise damaged(name, f"data of shape {pixels.shape}; expected [n, {PIXELS}]")
-    return pixels, np.asarray(batch.get("coarse_labels", [])), np.asarray(batch[fine])
+    coarse = bounded.whole_numbers(batch.get("coarse_labels", []), name, "coarse labels")
+    return pixels, coarse, bounded.whole_numbers(batch[fine], name, "labels")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources.names import DIGITS
 from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 
@@ -25,7 +26,8 @@ def find(folder: Path) -> tuple[Path, ...]:
 
 def read(files: tuple[Path, ...], size: int) -> Raw:
     """Reads all images, scaled from 0..16 to 0..255; there is no official test part."""
-    table = np.loadtxt(files[0], delimiter=",")
+    with bounded.reading(files[0], "table of digits"):
+        table = np.loadtxt(files[0], delimiter=",")
     images = (table[:, :64].reshape(-1, 8, 8) * (255 / 16)).round().astype(np.uint8)
     return from_image_files([ImageFile(str(files[0]), images, table[:, 64])], size, 1, DIGITS)
 

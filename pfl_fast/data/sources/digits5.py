@@ -16,14 +16,18 @@ MNIST-M        Digit-Five's ``mnistm_with_label.mat``
 from __future__ import annotations
 
 import bz2
+import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources import idx
+from pfl_fast.data.sources.mat import read_mat
 from pfl_fast.data.sources.names import DIGITS
 from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.data.unpickle import load_plain
@@ -46,13 +50,11 @@ def read(files: tuple[Path, ...], size: int) -> Raw:
         mine = tuple(file for file in files if _domain_of(file) == domain)
         if mine:
             per_domain[domain] = _parts(domain, mine, len(per_domain))
-    parts = [part for group in per_domain.values() for part in group]
-    note = (
-        ""
-        if len(per_domain) == len(DOMAINS)
-        else f"{len(per_domain)} of {len(DOMAINS)} domains: " + ", ".join(per_domain)
-    )
-    return from_image_files(parts, size, 3, DIGITS, tuple(per_domain), note=note)
+    scaled: list[str] = []
+    parts = [_as_bytes(part, scaled) for group in per_domain.values() for part in group]
+    notes = [f"{len(per_domain)} of {len(DOMAINS)} domains: {', '.join(per_domain)}"] * (len(per_domain) < len(DOMAINS))
+    notes += [f"values from 0 to 1 were multiplied by 255 in {', '.join(scaled)}"] if scaled else []
+    return from_image_files(parts, size, 3, DIGITS, tuple(per_domain), note="; ".join(notes))
 
 
 _NAMES: dict[str, list[tuple[str, ...]]] = {
@@ -95,28 +97,34 @@ def _parts(domain: str, files: tuple[Path, ...], number: int) -> list[ImageFile]
 
 
 def _pickled(file: Path) -> Arrays:
-    with file.open("rb") as opened:
-        value = load_plain(opened, str(file))
+    value = load_plain(bounded.read_file(file), str(file))
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise DataError(f"{file}: expected a pair of images and labels")
-    return np.asarray(value[0]), np.asarray(value[1]).reshape(-1)
+    return bounded.plain_array(value[0], file, "images"), bounded.plain_array(value[1], file, "labels").reshape(-1)
 
 
-def _mat(file: Path, names: tuple[str, ...]) -> list[NDArray[Any]]:
-    from scipy.io import loadmat
-
-    try:
-        found = loadmat(file, variable_names=names)
-    except Exception as error:  # scipy's parser raises errors of many types
-        raise damaged(file, f"not a readable .mat file ({error}); truncated or corrupt") from None
-    if missing := [name for name in names if name not in found]:
-        raise damaged(file, f"no variable {missing[0]} in it; this is another file of that name")
-    return [found[name] for name in names]
+def _as_bytes(part: ImageFile, scaled: list[str]) -> ImageFile:
+    """Converts images in [0, 1], or of whole numbers from 0 to 255, to uint8; the former are named in ``scaled``."""
+    x = part.x
+    if x.dtype == np.uint8 or not x.size:
+        return part
+    low, high = x.min(), x.max()
+    if x.dtype.kind == "f" and low >= 0 and high <= 1:
+        scaled.append(part.file)
+        return replace(part, x=(x * 255).round().astype(np.uint8))
+    if low >= 0 and high <= 255 and np.all(np.mod(x, 1) == 0):
+        return replace(part, x=x.astype(np.uint8))
+    raise DataError(
+        f"{part.file}: images with values {low} to {high}; expected whole numbers from 0 to 255, or numbers from 0 to "
+        "1, which are multiplied by 255: convert them"
+    )
 
 
 def _svhn(file: Path) -> Arrays:
-    x, y = _mat(file, ("X", "y"))
-    return x.transpose(3, 0, 1, 2), y.reshape(-1) % 10
+    x, y = read_mat(file, ("X", "y"))
+    if x.ndim != 4:
+        raise damaged(file, f"images of shape {x.shape}; expected [H, W, C, N]")
+    return x.transpose(3, 0, 1, 2), bounded.whole_numbers(y, file, "labels").reshape(-1) % 10
 
 
 def _train_and_test_mat(file: Path) -> tuple[Arrays, Arrays]:
@@ -124,26 +132,49 @@ def _train_and_test_mat(file: Path) -> tuple[Arrays, Arrays]:
         names = ("train_data", "train_label", "test_data", "test_label")
     else:
         names = ("train", "label_train", "test", "label_test")
-    train_x, train_y, test_x, test_y = _mat(file, names)
-    return (train_x.astype(np.uint8), _from_one_hot(train_y)), (test_x.astype(np.uint8), _from_one_hot(test_y))
+    train_x, train_y, test_x, test_y = read_mat(file, names)
+    return (train_x, _from_one_hot(train_y, file)), (test_x, _from_one_hot(test_y, file))
 
 
-def _from_one_hot(labels: NDArray[Any]) -> NDArray[Any]:
-    return labels.argmax(1) if labels.ndim == 2 and labels.shape[1] == 10 else labels.reshape(-1)
+def _from_one_hot(labels: NDArray[Any], file: Path) -> NDArray[Any]:
+    if labels.ndim != 2 or labels.shape[1] != len(DIGITS):
+        return labels.reshape(-1)
+    if not np.all((labels == 0) | (labels == 1)) or not np.all(labels.sum(1) == 1):
+        raise damaged(file, "rows of ten labels that are not one-hot")
+    return np.asarray(labels.argmax(1))
 
 
 def _libsvm(file: Path) -> Arrays:
-    """Reads USPS: lines ``label index:value ...`` with labels 1 to 10 and 256 values in [-1, 1]."""
-    try:
-        rows = bz2.decompress(file.read_bytes()).decode().split("\n")
-        lines = [line.split() for line in rows if line.strip()]
-        values = np.array([[float(v.split(":")[1]) for v in line[1:]] for line in lines]).reshape(-1, 16, 16)
-        labels = np.array([int(line[0]) - 1 for line in lines])
-    except (OSError, ValueError, IndexError, EOFError) as error:
-        raise damaged(file, f"not USPS in LIBSVM's format ({error}); truncated or corrupt") from None
-    return ((values + 1) / 2 * 255).round().clip(0, 255).astype(np.uint8), labels
+    """Reads USPS: lines ``label index:value ...``, labels 1 to 10, indices 1 to 256 that ascend, values in [-1, 1].
+
+    The value of an index that is not in a line is 0.
+    """
+    data = bounded.read_file(file)
+    images, labels = [], []
+    with bounded.reading(file, "file of USPS in LIBSVM's format"):
+        with bz2.open(io.BytesIO(data)) as opened:
+            text = bounded.read(opened, file, len(data)).decode()
+        for number, line in enumerate(text.splitlines(), 1):
+            label, *entries = line.split() or [""]
+            if not label:
+                continue
+            pairs = [entry.split(":") for entry in entries]
+            index, values = np.array([int(pair[0]) for pair in pairs]), np.array([float(pair[1]) for pair in pairs])
+            if (
+                not pairs
+                or index[0] < 1
+                or index[-1] > 256
+                or (np.diff(index) < 1).any()
+                or not (abs(values) <= 1).all()
+            ):
+                raise ValueError(f"line {number}: indices or values out of range")
+            image = np.zeros(256)
+            image[index - 1] = values
+            images.append(((image + 1) / 2 * 255).round().astype(np.uint8).reshape(16, 16))
+            labels.append(int(label) - 1)
+        return np.stack(images), np.array(labels, np.int64)
 
 
 SOURCE = Source(
-    "FedBN's digit_dataset (<Domain>/*.pkl), or the original files of all domains in one folder", find, read
+    "FedBN's digit_dataset (<Domain>/*.pkl), or the original files of all domains in one folder", find, read, version=2
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import zlib
+import io
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
 from pfl_fast.errors import damaged
 
@@ -48,14 +50,14 @@ def image_files(files: tuple[Path, ...], domain: int = 0) -> list[ImageFile]:
 
 def read_idx(file: Path) -> NDArray[Any]:
     """Reads an idx file of bytes."""
-    try:
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise damaged(file, f"not a readable gzip file ({error}); truncated or corrupt") from None
+    data = bounded.read_file(file)
+    if file.suffix == ".gz":
+        with bounded.reading(file, "gzip file"), gzip.open(io.BytesIO(data)) as opened:
+            data = bounded.read(opened, file, len(data))
     if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
         raise damaged(file, "not an idx file of bytes; empty or corrupt")
     start = 4 + 4 * data[3]
-    shape = tuple(np.frombuffer(data, ">i4", data[3], 4).tolist())
-    if len(data) - start != np.prod(shape, dtype=np.int64):
+    shape = tuple(np.frombuffer(data, ">u4", data[3], 4).tolist())
+    if len(shape) > 3 or len(data) - start != math.prod(shape):
         raise damaged(file, f"{len(data) - start} bytes of data for shape {shape}; truncated")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

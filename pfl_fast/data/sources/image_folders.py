@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources.images import SUFFIXES
 from pfl_fast.data.sources.raw import Raw, Source
 from pfl_fast.data.sources.tree import Tree
@@ -78,9 +79,8 @@ def read(layout: Layout, files: tuple[Path, ...], size: int) -> Raw:
             f"{files[0]}: no images in <domain>/<class>/ folders with the expected names; delete it and fetch it again"
         )
     present = sorted({domain for domain, _, _ in chosen})
-    official = {
-        line.split()[0] for file in files if file.suffix == ".txt" for line in file.read_text().splitlines() if line
-    }
+    lists = [bounded.read_file(file).decode("utf-8", "replace") for file in files if file.suffix == ".txt"]
+    official = {line.split()[0] for text in lists for line in text.splitlines() if line.strip()}
     names = [name for _, _, name in chosen]
     notes = [
         f"{len(found)} of {len(all_)} {what}"

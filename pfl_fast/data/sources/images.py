@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pfl_fast.errors import damaged
+from pfl_fast.data import bounded
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")  # some files of the data sets have the suffix of another format
 
 
 def decoded(data: bytes, name: str, size: int) -> NDArray[np.uint8]:
     """Decodes an image file to ``[size, size, 3]`` uint8 RGB, with bilinear resizing."""
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            rgb = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise damaged(name, f"not a readable image ({error}); the file is corrupt") from None
-    return np.asarray(_square(rgb, size), dtype=np.uint8)
+    with bounded.reading(name, "image"), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        bounded.check_claim(name, 4 * math.prod(image.size), len(data), "pixels")
+        return np.asarray(_square(image.convert("RGB"), size), dtype=np.uint8)
 
 
 def resized(block: NDArray[Any], size: int, channels: int) -> NDArray[np.uint8]:

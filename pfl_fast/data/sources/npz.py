@@ -10,14 +10,14 @@ Images are uint8 ``[N, H, W]`` or ``[N, H, W, C]``; ``classes`` may hold the nam
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources.cifar import both_labellings
 from pfl_fast.data.sources.names import COARSE_OF_FINE
 from pfl_fast.data.sources.raw import ImageFile, Raw, Source, from_image_files
@@ -75,13 +75,15 @@ def _finder(name: str) -> Callable[[Path], tuple[Path, ...]]:
 
 def read_npz(file: Path) -> dict[str, NDArray[Any]]:
     """Reads all arrays of an archive."""
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, TypeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(
-            f"{file}: not a readable npz file of plain arrays ({error}); fetch or export it again"
-        ) from None
+    arrays: dict[str, NDArray[Any]] = {}
+    size = file.stat().st_size
+    with bounded.reading(file, "npz file of plain arrays"), zipfile.ZipFile(file) as archive:
+        bounded.check_claim(file, sum(member.file_size for member in archive.infolist()), size)
+        for member in archive.infolist():
+            with archive.open(member) as stream:
+                name = f"{file}/{member.filename}"
+                arrays[member.filename.removesuffix(".npy")] = bounded.read_npy(cast(BinaryIO, stream), name, size)
+    return arrays
 
 
 def _train_and_test(file: Path, arrays: dict[str, NDArray[Any]], prefix: str, domain: int = 0) -> list[ImageFile]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources.images import resized
 from pfl_fast.errors import DataError
 
@@ -88,7 +89,7 @@ def from_image_files(
     """Concatenates the images of several files, checked and converted to one size and number of channels."""
     for part in parts:
         check_images(part)
-    y = np.concatenate([np.asarray(part.y).reshape(-1).astype(np.int64) for part in parts])
+    y = np.concatenate([bounded.whole_numbers(part.y, part.file, "labels").reshape(-1) for part in parts])
 
     def blocks() -> Iterator[NDArray[Any]]:
         for part in parts:
@@ -124,5 +125,3 @@ def check_images(part: ImageFile) -> None:
             f"{part.file}: {len(part.x)} images but {np.size(part.y)} labels; truncated, or of different parts: "
             "delete it and fetch it again"
         )
-    if not np.issubdtype(np.asarray(part.y).dtype, np.number) or not np.all(np.mod(part.y, 1) == 0):
-        raise DataError(f"{part.file}: labels that are not whole numbers (NaN?): fetch or export it again")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data import bounded
 from pfl_fast.data.sources.images import decoded
-from pfl_fast.errors import DataError, damaged
+from pfl_fast.errors import damaged
 
 BATCH = 256  # images decoded together
 
@@ -38,26 +39,21 @@ class Tree:
             for file in files:
                 path = Path(folder, file)
                 name = path.relative_to(root.parent).as_posix()
-                self._read[name], self._where[name] = path.read_bytes, root.parent
+                self._read[name], self._where[name] = partial(bounded.read_file, path), root.parent
 
     def _add_archive(self, file: Path) -> None:
-        try:
+        with bounded.reading(file, "zip archive"):
             archive = zipfile.ZipFile(file)
-        except (zipfile.BadZipFile, EOFError) as error:
-            raise damaged(file, f"not a readable zip archive ({error}); truncated or corrupt") from None
         for member in archive.infolist():
             if not member.is_dir():
-                self._read[member.filename] = _member_reader(archive, member)
+                self._read[member.filename] = partial(_read_member, archive, member, file)
                 self._where[member.filename] = file
 
     def read(self, name: str) -> bytes:
         """Reads a file."""
-        try:
-            return self._read[name]()
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-            raise DataError(f"{self.path(name)}: corrupt ({error}); fetch the archive again") from None
-        except KeyError:
-            raise damaged(self.path(name), "missing; the data set is incomplete") from None
+        if name not in self._read:
+            raise damaged(self.path(name), "missing; the data set is incomplete")
+        return self._read[name]()
 
     def path(self, name: str) -> Path:
         """Returns the path of a file, for messages."""
@@ -75,5 +71,8 @@ class Tree:
                 yield np.stack(list(pool.map(lambda name: decoded(self.read(name), str(self.path(name)), size), some)))
 
 
-def _member_reader(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Callable[[], bytes]:
-    return lambda: archive.read(member)
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> bytes:
+    name = f"{file}/{member.filename}"
+    with bounded.reading(name, "member of the archive"):
+        bounded.check_claim(name, member.file_size, min(member.compress_size, file.stat().st_size))
+        return archive.read(member)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -38,11 +38,15 @@ class SingleProgress:
 
     def call(self, hook: Hook, tensors: Tensors, lr: float, _rows: slice) -> Tensors:
         """Returns ``hook(tensors, progress in this phase)``."""
-        steps = torch.tensor(self.report.steps - self._steps_before, device=self.device)
-        loss = torch.tensor(self._last_loss, dtype=torch.float64, device=self.device)
+        steps = torch.full((), self.report.steps - self._steps_before, device=self.device)
+        loss = torch.full((), self._last_loss, dtype=torch.float64, device=self.device)
         return hook(tensors, PhaseProgress(steps, lr, loss))
 
-    def reports(self, data_seconds: float) -> list[LocalReport]:
+    def pending(self) -> list[Tensor]:
+        """Returns the values to read for the report: none."""
+        return []
+
+    def reports(self, data_seconds: float, _values: Sequence[list[float]]) -> list[LocalReport]:
         """Returns the client's report."""
         self.report.data_seconds = data_seconds
         return [self.report]
@@ -61,35 +65,41 @@ class StackProgress:
 
     def begin_phase(self, phase: Phase) -> None:
         """Starts counting the steps of a new phase."""
-        self._steps_before = list(self.steps)
-        self._hooks_read_loss = bool(phase.after_batch or phase.after_epoch or phase.after)
+        self._has_hooks = bool(phase.after_batch or phase.after_epoch or phase.after)
+        self._steps_in_phase = torch.zeros(len(self.clients), dtype=torch.int64, device=self.device)
         self._last_loss = torch.full((len(self.clients),), torch.nan, dtype=torch.float64, device=self.device)
 
     def add(self, rows: slice, size: int, loss: Tensor, recorded: Tensors) -> None:
         """Adds one step on ``size`` samples of each client in ``rows``; all quantities are ``[C]``."""
         self._added.append((rows, size, {LOSS: loss, **{name: value.detach() for name, value in recorded.items()}}))
-        if self._hooks_read_loss:
-            self._last_loss[rows] = loss.double()
+        if self._has_hooks:
+            self._last_loss[rows].copy_(loss)
+            self._steps_in_phase[rows].add_(1)
         for row in range(*rows.indices(len(self.clients))):
             self.steps[row] += 1
 
     def call(self, hook: Hook, tensors: Tensors, lr: float, rows: slice) -> Tensors:
         """Returns ``hook(tensors, progress in this phase)`` for every client in ``rows``, whose tensors are given."""
-        steps = [now - before for now, before in zip(self.steps[rows], self._steps_before[rows], strict=True)]
         stacked = torch.vmap(lambda own, steps, loss: hook(own, PhaseProgress(steps, lr, loss)))
-        values: Tensors = stacked(tensors, torch.tensor(steps, device=self.device), self._last_loss[rows])
+        values: Tensors = stacked(tensors, self._steps_in_phase[rows], self._last_loss[rows])
         return values
 
-    def reports(self, data_seconds: float) -> list[LocalReport]:
-        """Returns one report per client, in the order of the stack; synchronizes once per quantity."""
-        names = dict.fromkeys(name for _, _, values in self._added for name in values)
-        numbers = {
-            name: iter(torch.cat([v[name] for _, _, v in self._added if name in v]).double().tolist()) for name in names
-        }
+    def pending(self) -> list[Tensor]:
+        """Returns the values to read for the reports: loss and recorded quantities of every step."""
+        return [value for _, _, values in self._added for value in values.values()]
+
+    def reports(self, data_seconds: float, values: Sequence[list[float]]) -> list[LocalReport]:
+        """Returns one report per client, in the order of the stack.
+
+        Args:
+            data_seconds: seconds spent loading batches.
+            values: the values of :meth:`pending`.
+        """
+        columns = iter(values)
         reports = [LocalReport(client, data_seconds=data_seconds / len(self.clients)) for client in self.clients]
-        for rows, size, values in self._added:
-            columns = {name: [next(numbers[name]) for _ in reports[rows]] for name in values}
+        for rows, size, names in self._added:
+            added = {name: next(columns) for name in names}
             for row, report in enumerate(reports[rows]):
-                recorded = {name: column[row] for name, column in columns.items() if name != LOSS}
-                report.add(size, columns[LOSS][row], recorded)
+                recorded = {name: column[row] for name, column in added.items() if name != LOSS}
+                report.add(size, added[LOSS][row], recorded)
         return reports

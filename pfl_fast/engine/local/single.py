@@ -18,6 +18,7 @@ from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict
 from pfl_fast.engine.state.part_table import PartTable, TensorSpec
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 from pfl_fast.nn import seed_dropout
+from pfl_fast.transfer import to_device
 
 
 @dataclass(eq=False)
@@ -62,15 +63,20 @@ class SinglePhase(PhaseRun):
 
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
         data, client = self.runner.source(self.phase), self.progress.report.client
-        limit = self.phase.limit(data.steps(client)) if self.phase.limit else None
-        for number, batch in enumerate(islice(data.batches(client, round, epoch), limit)):
+        for number, batch in enumerate(
+            islice(data.batches(client, round, epoch), self.runner.steps(self.phase, client))
+        ):
             yield number, StackedBatch(WHOLE, *batch)
 
-    def seed(self, rows: slice, settings: StepSettings) -> Tensor:
-        noise = self.runner.noise(settings, self.progress.report.client, self.progress.report.steps)
+    def begin_epoch(self, settings: StepSettings) -> None:
+        report, steps = self.progress.report, self.runner.steps(self.phase, self.progress.report.client)
+        self._noise = [self.runner.noise(settings, report.client, report.steps + number) for number in range(steps)]
+        self._seeds = to_device(self._noise, self.runner.device)
+
+    def seed(self, number: int, rows: slice) -> Tensor:
         if self.runner.seed_names:
-            seed_dropout(self.runner.client, noise)
-        return torch.tensor(noise, device=self.runner.device)
+            seed_dropout(self.runner.client, self._noise[number])
+        return self._seeds[number]
 
     def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
         return table.values[position]
@@ -123,6 +129,9 @@ class SingleRunner(Runner):
     def row(self, tensors: Tensors, row: int) -> Tensors:
         return tensors
 
+    def sums(self, tensor: Tensor) -> Tensor:
+        return tensor.sum()
+
     def logits(
         self, predict: Predict, clients: Sequence[int], tensors: Tensors, split: str, seeds: Callable[[int, int], int]
     ) -> list[tuple[Tensor, Tensor]]:
@@ -143,7 +152,7 @@ def predictions(
     logits, labels = [], []
     with torch.no_grad():
         for number, (x, y) in enumerate(data.evaluation(split, client)):
-            seed = torch.tensor(seeds(-1 if client is None else client, number), device=data.device)
-            logits.append(predict(module, Batch(x, y, seed)))
+            seed = to_device([seeds(-1 if client is None else client, number)], data.device)
+            logits.append(predict(module, Batch(x, y, seed[0])))
             labels.append(y)
     return (torch.cat(logits), torch.cat(labels)) if labels else (torch.empty(0, 0), torch.empty(0, dtype=torch.int64))

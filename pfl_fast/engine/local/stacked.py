@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_fast.data.federated import FederatedData, StackedBatch
+from pfl_fast.engine.local.in_place import avoid_in_place
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import stacked
 from pfl_fast.engine.local.optimizer import StepSettings, update
@@ -19,6 +20,8 @@ from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
+from pfl_fast.nn import counting, fold_batch_norm
+from pfl_fast.transfer import to_device
 
 
 @dataclass(eq=False)
@@ -47,25 +50,33 @@ class StackedPhase(PhaseRun):
     progress: StackProgress
 
     def __post_init__(self) -> None:
-        self.stacked_loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
+        loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
+        self.stacked_loss = counting(loss, self.runner.uncounted)
+        self._steps = [self.runner.steps(self.phase, client) for client in self.progress.clients]
 
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
-        data, clients, limit = self.runner.source(self.phase), self.progress.clients, self.phase.limit
-        counts = [data.steps(client) for client in clients]
-        limits = [limit(count) if limit else count for count in counts]
-        steps = iter(data.stacked_batches(clients, round, epoch))
+        steps = iter(self.runner.source(self.phase).stacked_batches(self.progress.clients, round, epoch))
         for number in count():
             # Clients with more batches come first, and so do those with a higher limit.
-            left = sum(limit > number for limit in limits)
+            left = sum(own > number for own in self._steps)
             groups = next(steps, None) if left else None
             if groups is None:
                 return
             yield from ((number, group.first(left - group.rows.start)) for group in groups if group.rows.start < left)
 
-    def seed(self, rows: slice, settings: StepSettings) -> Tensor:
-        own = zip(self.progress.clients[rows], self.progress.steps[rows], strict=True)
-        seeds = [self.runner.noise(settings, client, step) for client, step in own]
-        return torch.tensor(seeds, device=self.runner.device)
+    def begin_epoch(self, settings: StepSettings) -> None:
+        clients = list(zip(self.progress.clients, self.progress.steps, self._steps, strict=True))
+        seeds = [
+            [
+                self.runner.noise(settings, client, done + number) if number < steps else 0
+                for client, done, steps in clients
+            ]
+            for number in range(max(self._steps))
+        ]
+        self._seeds = to_device(torch.tensor(seeds), self.runner.device)
+
+    def seed(self, number: int, rows: slice) -> Tensor:
+        return self._seeds[number, rows]
 
     def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
         return table.values[table.begin[rows, None] + position]
@@ -92,6 +103,9 @@ class StackedRunner(Runner):
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
         super().__init__(part_table, method, data, device)
+        self.uncounted: list[Tensor] = []
+        fold_batch_norm(self.client, self.uncounted)
+        avoid_in_place(self.client, part_table, method, data)
         self.model_names = [spec.key for spec in part_table.model_specs]
         for name, module in self.client.named_modules():
             if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
@@ -122,6 +136,9 @@ class StackedRunner(Runner):
     def row(self, tensors: Tensors, row: int) -> Tensors:
         return {name: tensor[row] for name, tensor in tensors.items()}
 
+    def sums(self, tensor: Tensor) -> Tensor:
+        return tensor.unsqueeze(-1).flatten(1).sum(1)
+
     def logits(
         self, predict: Predict, clients: Sequence[int], tensors: Tensors, split: str, seeds: Callable[[int, int], int]
     ) -> list[tuple[Tensor, Tensor]]:
@@ -131,8 +148,8 @@ class StackedRunner(Runner):
         labels: list[list[Tensor]] = [[] for _ in clients]
         with torch.no_grad():
             for number, rows, x, y in self.data.stacked_evaluation(split, clients):
-                seed = torch.tensor([seeds(clients[row], number) for row in rows], device=self.device)
-                index = WHOLE if len(rows) == len(clients) else torch.tensor(rows, device=self.device)
+                seed = to_device([seeds(clients[row], number) for row in rows], self.device)
+                index = WHOLE if len(rows) == len(clients) else to_device(rows, self.device)
                 outputs = run({name: tensors[name][index] for name in self.model_names}, x, y, seed, {})
                 for row, output, label in zip(rows, outputs, y, strict=True):
                     logits[row].append(output)

@@ -7,10 +7,10 @@ tensors are bound to modules, :mod:`~pfl_fast.engine.local.stacked` for a stack 
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_names
 from pfl_fast.randomness import key
+from pfl_fast.transfer import read, to_device
 
 Predict = Callable[[Any, Batch], Any]
 WHOLE = slice(None)
@@ -121,8 +122,12 @@ class PhaseRun(ABC):
         """Yields the batches of an epoch with their number in it."""
 
     @abstractmethod
-    def seed(self, rows: slice, settings: StepSettings) -> Tensor:
-        """Returns the noise seeds of the next step of the clients in ``rows``."""
+    def begin_epoch(self, settings: StepSettings) -> None:
+        """Sends the noise seeds of all steps of the next epoch to the device."""
+
+    @abstractmethod
+    def seed(self, number: int, rows: slice) -> Tensor:
+        """Returns the noise seeds of batch ``number`` of the epoch, of the clients in ``rows``."""
 
     @abstractmethod
     def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
@@ -179,6 +184,10 @@ class Runner(ABC):
         """Returns the tensors of one client of the unit."""
 
     @abstractmethod
+    def sums(self, tensor: Tensor) -> Tensor:
+        """Returns the sum of each client's tensor, where ``tensor`` is one of the unit."""
+
+    @abstractmethod
     def logits(
         self, predict: Predict, clients: Sequence[int], tensors: Tensors, split: str, seeds: Callable[[int, int], int]
     ) -> list[tuple[Tensor, Tensor]]:
@@ -195,6 +204,11 @@ class Runner(ABC):
     def source(self, phase: Phase) -> FederatedData:
         """Returns the data whose batches a phase uses."""
         return self.data.whole() if phase.whole else self.data
+
+    def steps(self, phase: Phase, client: int) -> int:
+        """Returns the number of batches in an epoch of a client, within the phase's limit."""
+        count = 1 if phase.whole else self.data.steps(client)
+        return min(count, phase.limit(count)) if phase.limit else count
 
     def recomputes_each_step(self, phase: Phase) -> bool:
         """Returns whether cached values would be wrong (BatchNorm in training mode, dropout, augmentation)."""
@@ -221,7 +235,7 @@ class CachedValues:
 
     def __init__(self, values: Tensor, sizes: list[int]) -> None:
         self.values = values
-        self.begin = torch.tensor([0, *sizes[:-1]], device=values.device).cumsum(0)
+        self.begin = to_device(torch.tensor([0, *sizes[:-1]]).cumsum(0), values.device)
 
 
 class Trainer:
@@ -240,10 +254,31 @@ class Trainer:
         settings: StepSettings,
         write_buffers: Tensors | None = None,
     ) -> list[LocalReport]:
-        """Trains ``tensors`` in place.
+        """Trains ``tensors`` in place and returns the clients' reports; reads all their values at once.
 
         Tensors read in place may belong to the server; their first update is written to ``write_buffers``.
         """
+        progress = self.run_phases(clients, tensors, phases, settings, write_buffers)
+        names = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
+        # A finite sum has finite terms and needs one pass over memory; a sum that is not finite may be an overflow.
+        pending, sums = progress.pending(), [self.runner.sums(tensors[name]) for name in names]
+        values = read([*pending, *sums])
+        reports = progress.reports(self._data_seconds, values[: len(pending)])
+        totals = dict(zip(names, values[len(pending) :], strict=True))
+        for row, report in enumerate(reports):
+            suspects = [name for name, total in totals.items() if not isfinite(total[row])]
+            report.problem = report.problem or first_not_finite(self.runner.row(tensors, row), suspects, report.steps)
+        return reports
+
+    def run_phases(
+        self,
+        clients: list[int],
+        tensors: Tensors,
+        phases: Sequence[Phase],
+        settings: StepSettings,
+        write_buffers: Tensors | None = None,
+    ) -> SingleProgress | StackProgress:
+        """Trains ``tensors`` in place, see :meth:`train`; returns the progress."""
         runner, progress = self.runner, self.runner.progress_class(clients, self.runner.device)
         set_mode(runner.client, runner.part_table.parts, training=True)
         self._data_seconds, first_epoch = 0.0, 0
@@ -259,19 +294,17 @@ class Trainer:
             if progress.failed and settings.stop_at_nan:
                 break
             self._run_hook(run, phase.after, settings)
-        reports = progress.reports(self._data_seconds)
-        for row, report in enumerate(reports):
-            report.problem = report.problem or first_not_finite(runner.row(tensors, row), report.steps)
-        return reports
+        return progress
 
     def _train_phase(
         self, run: PhaseRun, tables: Mapping[str, CachedValues], first_epoch: int, settings: StepSettings
     ) -> None:
         phase, progress, own = run.phase, run.progress, settings.for_phase(run.phase)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
+            run.begin_epoch(settings)
             for number, (rows, x, y, position) in self._batches(run, settings.round, epoch):
                 cached = {name: run.cached(table, rows, position) for name, table in tables.items()}
-                step = run.step(Batch(x, y, run.seed(rows, settings), cached), rows, number % len(run.rotation), own)
+                step = run.step(Batch(x, y, run.seed(number, rows), cached), rows, number % len(run.rotation), own)
                 step.run()
                 progress.add(rows, y.shape[-1], step.loss, step.recorded)
                 del step  # frees the graph before the next batch
@@ -324,12 +357,9 @@ def with_cached(phase: Phase) -> Loss:
     return loss
 
 
-def first_not_finite(tensors: Tensors, step: int) -> str | None:
-    """Returns a message naming the first tensor with a NaN or infinite value, or None."""
-    for name, tensor in tensors.items():
-        # A finite sum has finite terms and needs one pass over memory; a sum that is not finite may be an overflow.
-        if not tensor.is_floating_point() or math.isfinite(tensor.sum().item()):
-            continue
-        if not bool(torch.isfinite(tensor).all()):
+def first_not_finite(tensors: Tensors, names: Sequence[str], step: int) -> str | None:
+    """Returns a message naming the first of ``names`` whose tensor has a NaN or infinite value, or None."""
+    for name in names:
+        if not bool(torch.isfinite(tensors[name]).all()):
             return f"{name} holds values that are not finite after step {step}"
     return None

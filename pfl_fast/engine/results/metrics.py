@@ -2,7 +2,8 @@
 
 A metric is a function ``(logits [n, C], labels [n]) -> value``. The value is a number, a 1-d tensor with one number per
 class (NaN: no value), or None without a value. :data:`METRICS` holds the built-in ones; ``--metric module:function``
-adds a user's.
+adds a user's. Built-in metrics return tensors on the device of the logits: :func:`measure` does not wait for them,
+:func:`read_scores` reads those of many tests at once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import fmean, pstdev
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -20,43 +22,43 @@ from torch import Tensor
 from pfl_fast.engine.client_results import Score, Value
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.models import find_object
+from pfl_fast.transfer import read
 
-Metric = Callable[[Tensor, Tensor], float | Tensor | None]
+Metric = Callable[[Tensor, Tensor], Tensor | Value]
+UserFunction = Callable[[Tensor, Tensor], float | Tensor | None]
 
 
-def accuracy(logits: Tensor, labels: Tensor) -> float | None:
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor | None:
     """Fraction of samples whose largest logit is that of their label; logits that are not finite are wrong."""
-    return int((_predictions(logits) == labels).sum()) / len(labels) if len(labels) else None
+    return _correct(logits, labels).sum().double() / len(labels) if len(labels) else None
 
 
-def loss(logits: Tensor, labels: Tensor) -> float | None:
+def loss(logits: Tensor, labels: Tensor) -> Tensor | None:
     """Mean cross entropy."""
-    return float(F.cross_entropy(logits.double(), labels)) if len(labels) else None
+    return F.cross_entropy(logits.double(), labels) if len(labels) else None
 
 
-def auc(logits: Tensor, labels: Tensor) -> float | None:
+def auc(logits: Tensor, labels: Tensor) -> Tensor | None:
     """Micro-averaged area under the ROC curve of the softmax probabilities, see :func:`micro_auc`."""
     return micro_auc(logits.softmax(dim=1), labels)
 
 
-def balanced_accuracy(logits: Tensor, labels: Tensor) -> float | None:
+def balanced_accuracy(logits: Tensor, labels: Tensor) -> Tensor | None:
     """Mean recall of the classes that occur in the labels."""
-    recalls = per_class_accuracy(logits, labels)
-    return float(recalls.nanmean()) if len(labels) else None
+    return per_class_accuracy(logits, labels).nanmean() if len(labels) else None
 
 
-def macro_f1(logits: Tensor, labels: Tensor) -> float | None:
+def macro_f1(logits: Tensor, labels: Tensor) -> Tensor | None:
     """Mean F1 score of the classes that occur in the labels or the predictions."""
     correct, actual = _class_counts(logits, labels)
-    predictions = _predictions(logits)
-    predicted = predictions[predictions >= 0].bincount(minlength=logits.shape[1])
-    return float((2 * correct.double() / (actual + predicted)).nanmean()) if len(labels) else None
+    predicted = _count(_predictions(logits), logits.shape[1])
+    return (2 * correct / (actual + predicted)).nanmean() if len(labels) else None
 
 
 def per_class_accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     """``[C]`` recall of every class; NaN for classes that do not occur in the labels."""
     correct, actual = _class_counts(logits, labels)
-    return correct.double() / actual
+    return correct / actual
 
 
 METRICS: dict[str, Metric] = {
@@ -74,22 +76,21 @@ _BUILT_IN = frozenset(METRICS)
 class UserMetric:
     """Calls a user's metric. Its errors never end the run: ``log`` receives the first one, and the value is missing."""
 
-    def __init__(self, name: str, function: Metric, log: Callable[[str], None]) -> None:
+    def __init__(self, name: str, function: UserFunction, log: Callable[[str], None]) -> None:
         self.name, self.function, self.log = name, function, log
         self._logged = False
 
-    def __call__(self, logits: Tensor, labels: Tensor) -> float | Tensor | None:
+    def __call__(self, logits: Tensor, labels: Tensor) -> Value:
         """Returns the value, or None after an exception or if the value is not finite."""
         try:
-            result = self.function(logits, labels)
-            value = _as_value(result)
+            value = _as_value(self.function(logits, labels))
         except Exception as error:  # users' code may raise anything
             self._log(f"{type(error).__name__}: {error}")
             return None
         if isinstance(value, float) and not math.isfinite(value):
             self._log(f"its value is {value}")
             return None
-        return result
+        return value
 
     def _log(self, problem: str) -> None:
         if not self._logged:
@@ -98,7 +99,7 @@ class UserMetric:
 
 
 def find_metrics(names: Iterable[str], log: Callable[[str], None] = print) -> dict[str, Metric]:
-    """Returns the metrics of a run by name: those of every run, and the requested ones.
+    """Returns the metrics of a run by name: accuracy, loss and AUC, and the requested ones.
 
     Args:
         names: keys of :data:`METRICS`, or ``"module:function"``, recorded under the function's name.
@@ -106,7 +107,7 @@ def find_metrics(names: Iterable[str], log: Callable[[str], None] = print) -> di
     """
     found = {name: METRICS[name] for name in ALWAYS}
     for path in dict.fromkeys(names):
-        function = METRICS.get(path)
+        function: Any = METRICS.get(path)
         if function is None and ":" not in path:
             hint = did_you_mean(path, METRICS) or f"; built in are {', '.join(METRICS)}"
             raise ConfigError(f"metrics: no metric {path!r}{hint}; write your own as 'module:function'")
@@ -121,10 +122,50 @@ def find_metrics(names: Iterable[str], log: Callable[[str], None] = print) -> di
     return found
 
 
-def score(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> Score:
+@dataclass(frozen=True)
+class Measurement:
+    """A score whose values may still be on a device.
+
+    Attributes:
+        samples: number of samples.
+        correct: number of correctly classified samples.
+        metrics: values by name of the metric.
+    """
+
+    samples: int
+    correct: Tensor
+    metrics: dict[str, Tensor | Value] = field(default_factory=dict)
+
+
+def measure(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> Measurement:
     """Evaluates ``[n, C]`` logits against ``[n]`` labels; logits may hold NaN or infinite values."""
-    correct = int((_predictions(logits) == labels).sum())
-    return Score(len(labels), correct, {name: _as_value(metric(logits, labels)) for name, metric in metrics.items()})
+    found = {name: metric(logits, labels) for name, metric in metrics.items()}
+    return Measurement(len(labels), _correct(logits, labels).sum(), found)
+
+
+def read_scores(measurements: Sequence[Measurement]) -> list[Score]:
+    """Returns the scores of measurements. All values are read at once, so that the host waits for each device once."""
+    pending = [value for m in measurements for value in (m.correct, *m.metrics.values()) if isinstance(value, Tensor)]
+    numbers = iter(read(pending))
+
+    def known(name: str, value: Tensor | Value) -> Value:
+        if not isinstance(value, Tensor):
+            return value
+        found = next(numbers)
+        if value.dim():
+            return [x if math.isfinite(x) else None for x in found]
+        return None if name != "loss" and math.isnan(found[0]) else found[0]
+
+    return [
+        Score(m.samples, int(next(numbers)[0]), {name: known(name, value) for name, value in m.metrics.items()})
+        for m in measurements
+    ]
+
+
+def read_scores_by_split(tests: Sequence[Mapping[str, Measurement]]) -> list[dict[str, Score]]:
+    """Returns the scores of several clients by split; all values are read at once."""
+    scores = iter(read_scores([measurement for by_split in tests for measurement in by_split.values()]))
+    return [{split: next(scores) for split in by_split} for by_split in tests]
 
 
 def pooled(scores: Sequence[Score]) -> Score:
@@ -138,25 +179,25 @@ def pooled(scores: Sequence[Score]) -> Score:
     return Score(samples, correct, {"accuracy": correct / samples if samples else None, "loss": mean_loss})
 
 
-def micro_auc(probabilities: Tensor, labels: Tensor) -> float | None:
+def micro_auc(probabilities: Tensor, labels: Tensor) -> Tensor | None:
     """Probability that a right (sample, class) pair scores higher than a wrong one; ties count half.
 
-    Equals scikit-learn's ``roc_auc_score(average="micro")``. None with scores that are not finite, without samples, or
-    with a single class.
+    Equals scikit-learn's ``roc_auc_score(average="micro")``. NaN with scores that are not finite; None without samples,
+    or with a single class.
 
     >>> micro_auc(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
-    0.75
+    tensor(0.7500, dtype=torch.float64)
     """
     count, classes = probabilities.shape
-    if count == 0 or classes < 2 or not bool(torch.isfinite(probabilities).all()):
+    if count == 0 or classes < 2:
         return None
-    values, order = probabilities.flatten().double().sort()
-    _, group, sizes = values.unique_consecutive(return_inverse=True, return_counts=True)
-    last = sizes.cumsum(0).double()  # ranks may exceed the integers that float32 holds exactly
-    rank = (last - (sizes - 1) / 2.0)[group]  # mean rank of equal scores, from 1
-    right = F.one_hot(labels, classes).flatten().bool()[order]
-    wins = rank[right].sum() - count * (count + 1) / 2
-    return float(wins / (count * (count * classes - count)))
+    values = probabilities.flatten().double().sort().values
+    right = probabilities.gather(1, labels[:, None]).flatten().double()
+    lower, upper = torch.searchsorted(values, right), torch.searchsorted(values, right, right=True)
+    ranks = (lower + upper + 1).double() / 2  # mean rank of equal scores, from 1
+    wins = ranks.sum() - count * (count + 1) / 2
+    finite = values[0].isfinite() & values[-1].isfinite()  # NaN is sorted last
+    return torch.where(finite, wins / (count * (count * classes - count)), math.nan)
 
 
 @dataclass(frozen=True)
@@ -192,20 +233,25 @@ def summarise(scores: Iterable[Score]) -> Summary:
     )
 
 
-def last_mean(values: Sequence[float], count: int = 5) -> float | None:
-    """Mean of the last ``count`` values."""
-    return fmean(values[-count:]) if values else None
-
-
 def _predictions(logits: Tensor) -> Tensor:
     """``[n]`` predicted classes; -1 where a logit is not finite."""
     return torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)
 
 
+def _correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """``[n]`` bool: True where the predicted class is the label."""
+    return _predictions(logits) == labels
+
+
 def _class_counts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """``[C]`` numbers of correct samples and of all samples of each class."""
-    classes = logits.shape[1]
-    return labels[_predictions(logits) == labels].bincount(minlength=classes), labels.bincount(minlength=classes)
+    """``[C]`` numbers of correct samples and of all samples of each class, in float64."""
+    correct = torch.where(_correct(logits, labels), labels, -1)
+    return _count(correct, logits.shape[1]), _count(labels, logits.shape[1])
+
+
+def _count(classes: Tensor, number: int) -> Tensor:
+    """``[number]`` float64 numbers of samples of each class; -1 is counted nowhere."""
+    return (classes[:, None] == torch.arange(number, device=classes.device)).sum(0).double()
 
 
 def _as_value(result: float | Tensor | None) -> Value:

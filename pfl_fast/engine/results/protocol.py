@@ -58,7 +58,7 @@ class Protocol:
         return f"{POINTS[self.point]}, {REDUCTIONS[self.reduction]}, {SELECTIONS[self.selection]}"
 
     def check(self, eval_at: str, validation: bool, domains: bool, finetuned: bool, server: bool = True) -> None:
-        """Raises if a run does not test what the protocol needs.
+        """Raises unless a run makes the tests that the protocol needs.
 
         Args:
             eval_at: setting of the run.
@@ -144,8 +144,8 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientTest:
-    """Test of one client in one round."""
+class ClientAccuracy:
+    """Accuracy of one client in the test of one round."""
 
     client: str
     domain: str
@@ -211,13 +211,15 @@ def read_client_rows(file: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(handle)
 
 
-def _tests_by_round(rows: Iterable[Mapping[str, str]], point: str, rounds: int) -> list[dict[int, list[ClientTest]]]:
+def _tests_by_round(
+    rows: Iterable[Mapping[str, str]], point: str, rounds: int
+) -> list[dict[int, list[ClientAccuracy]]]:
     """Returns the tests on test and on validation samples, by round.
 
     Tests of the final fine-tune have the columns of those after local training.
     """
     splits = ("test", "validation")
-    result: list[dict[int, list[ClientTest]]] = [{} for _ in splits]
+    result: list[dict[int, list[ClientAccuracy]]] = [{} for _ in splits]
     for row in rows:
         number = int(row["round"])
         when = "after_local" if point == "after_local" or number > rounds else "after_agg"
@@ -225,19 +227,19 @@ def _tests_by_round(rows: Iterable[Mapping[str, str]], point: str, rounds: int) 
             accuracy = row.get(f"{split}_accuracy_{when}")
             if accuracy and number > 0:
                 client, domain = intern(row["client"]), intern(row["domain"])
-                test = ClientTest(client, domain, int(row[f"{split}_samples"]), float(accuracy))
+                test = ClientAccuracy(client, domain, int(row[f"{split}_samples"]), float(accuracy))
                 found.setdefault(number, []).append(test)
     return result
 
 
-def _select(protocol: Protocol, tests: Mapping[int, Sequence[ClientTest]]) -> list[int]:
+def _select(protocol: Protocol, tests: Mapping[int, Sequence[ClientAccuracy]]) -> list[int]:
     numbers = list(tests)
     if protocol.selection in ("last", "last5"):
         return numbers[-1:] if protocol.selection == "last" else numbers[-5:]
     return sorted(numbers, key=lambda number: (-_reduce(tests[number], protocol.reduction), number))[:1]
 
 
-def _reduce(tests: Sequence[ClientTest], reduction: str) -> float:
+def _reduce(tests: Sequence[ClientAccuracy], reduction: str) -> float:
     if len(tests) == 1:
         return tests[0].accuracy
     if reduction == "samples":
@@ -245,13 +247,13 @@ def _reduce(tests: Sequence[ClientTest], reduction: str) -> float:
     return fmean([test.accuracy for test in tests] if reduction == "clients" else _domains(tests).values())
 
 
-def _domains(tests: Sequence[ClientTest]) -> dict[str, float]:
+def _domains(tests: Sequence[ClientAccuracy]) -> dict[str, float]:
     groups = _by(lambda test: test.domain, [test for test in tests if test.domain])
     return {name: _reduce(found, "samples") for name, found in groups.items()}
 
 
-def _by(group: Callable[[ClientTest], str], tests: Iterable[ClientTest]) -> dict[str, list[ClientTest]]:
-    result: dict[str, list[ClientTest]] = {}
+def _by(group: Callable[[ClientAccuracy], str], tests: Iterable[ClientAccuracy]) -> dict[str, list[ClientAccuracy]]:
+    result: dict[str, list[ClientAccuracy]] = {}
     for test in tests:
         result.setdefault(group(test), []).append(test)
     return result

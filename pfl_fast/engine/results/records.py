@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from pfl_fast.engine.client_results import Bests, LocalReport, Score, Scores
-from pfl_fast.engine.results.metrics import last_mean, summarise
+from pfl_fast.engine.results.metrics import summarise
 from pfl_fast.engine.sampling import Cohort
 from pfl_fast.engine.state.part_table import PartTable
 
@@ -150,8 +150,9 @@ def keep_bests(bests: Bests, record: RoundRecord) -> None:
 
 
 def summarise_run(records: Sequence[Mapping[str, Any]], bests: Bests, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns best, last and mean of the last five of each accuracy over evaluated rounds, and that of the round with
-    the best validation accuracy.
+    """Returns best, last and mean of the last five of each accuracy over evaluated rounds.
+
+    With validation samples, also the accuracy in the round with the best validation accuracy.
 
     ``best`` is the best mean over clients; ``best_per_client`` is the mean over clients of each client's own best.
 
@@ -167,7 +168,7 @@ def summarise_run(records: Sequence[Mapping[str, Any]], bests: Bests, about: Map
         if series:
             best_round, best = max(series, key=lambda item: (item[1], -item[0]))
             values = [value for _, value in series]
-            result[name] = {"best": best, "best_round": best_round, "last": values[-1], "last5": last_mean(values)}
+            result[name] = {"best": best, "best_round": best_round, "last": values[-1], "last5": fmean(values[-5:])}
             if name in bests:
                 result[name]["best_per_client"] = fmean(bests[name].values())
             if name.startswith("test_"):

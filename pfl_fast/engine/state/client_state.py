@@ -20,7 +20,7 @@ from pfl_fast.randomness import key
 
 
 class OnDevice(Mapping[str, Tensor]):
-    """Tensors on one device, by name; those of other devices are copied when they are read.
+    """Tensors by name, on one device: a tensor of another device is copied when it is read.
 
     Args:
         tensors: tensors on any device.

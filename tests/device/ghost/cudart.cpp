@@ -74,8 +74,10 @@ cudaError_t copy(void* to, const void* from, size_t size) {
   if (target >= 0 && source >= 0) {
     count(target == source ? "bytes on device" : "bytes between devices", bytes);
   } else if (target >= 0) {
+    count("copies to device");
     count("bytes to device", bytes);
   } else if (source >= 0) {
+    count("copies to host");
     count("bytes to host", bytes);
     memset(to, 0, size);
   } else {
@@ -152,6 +154,7 @@ cudaError_t cudaGetDevice(int* device) {
 }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= device_count()) return cudaErrorInvalidDevice;
+  if (device != current_device) count("changes of the device");
   current_device = device;
   return cudaSuccess;
 }

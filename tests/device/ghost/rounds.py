@@ -20,11 +20,16 @@ import torch
 from pfl_fast.data.synthetic import synthetic
 from pfl_fast.experiment import Experiment
 from pfl_fast.ops import backend
+from tests.device.ghost import convolutions
 from tests.device.ghost.build import runtime_name
 from tests.engine.small_experiments import partition_of
 
-SHAPE, CLASSES, BATCH, TESTS = (1, 28, 28), 10, 10, 20
-FIGURES = ("launches", "synchronisations", "bytes to device", "bytes to host", "peak bytes")
+INPUTS = {"cnn": ((1, 28, 28), 10), "resnet18": ((3, 64, 64), 200)}  # shape and classes by model
+BATCH, TESTS = 10, 20
+FIGURES = (
+    *("launches", "synchronisations", "copies to device", "copies to host", "bytes to device", "bytes to host"),
+    *("bytes between devices", "changes of the device", "peak bytes"),
+)
 
 
 def load_operators() -> None:
@@ -33,11 +38,11 @@ def load_operators() -> None:
     backend._CUDA_KERNELS = frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
 
 
-def experiment(method: str, clients: int, steps: int, **values: Any) -> Experiment:
+def experiment(method: str, clients: int, steps: int, model: str = "cnn", **values: Any) -> Experiment:
     """Experiment whose clients have ``steps`` batches each."""
     partition = partition_of([BATCH * steps] * clients, TESTS)
-    dataset = synthetic(clients * (BATCH * steps + TESTS), SHAPE, CLASSES, seed=3)
-    values = {"model": "cnn", "batch_size": BATCH, "on_nan": "report", "log": lambda _: None, **values}
+    dataset = synthetic(clients * (BATCH * steps + TESTS), *INPUTS[model], seed=3)
+    values = {"model": model, "batch_size": BATCH, "on_nan": "report", "log": lambda _: None, **values}
     return Experiment(method, dataset=dataset, partition=partition, **values)
 
 
@@ -53,6 +58,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """Trains two rounds; returns the executor, the figures of the second, and the warnings of both."""
     torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
     runtime = ctypes.CDLL(runtime_name())
+    replaced = convolutions.install(runtime)
     runtime.ghost_counts.restype = ctypes.c_char_p
     if request.pop("kernels", True):
         load_operators()
@@ -69,6 +75,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         found = figures(runtime)
         devices = [str(worker.device) for worker in running.round.executor.workers]
         texts = [str(warning.message) for warning in caught]
+        del replaced
         return {"executor": running.round.executor.name, "devices": devices, "figures": found, "warnings": texts}
 
 

@@ -1,3 +1,0 @@
-from tests.engine.conftest import one_core
-
-__all__ = ["one_core"]
