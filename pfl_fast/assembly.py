@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from pfl_fast.config import Settings
 from pfl_fast.data.catalogue import DATASETS
 from pfl_fast.data.dataset import Dataset
+from pfl_fast.data.domain_catalogue import IMAGENET_MEAN, IMAGENET_STD
+from pfl_fast.data.entry import HALF
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.data.load import load
 from pfl_fast.data.partition import Partition
@@ -22,6 +24,7 @@ from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import RunContext, local_tensor_names, without_values
+from pfl_fast.methods.papers import FIRST
 from pfl_fast.models import Backbone, build, default_model
 from pfl_fast.options import convert, unknown
 
@@ -60,13 +63,27 @@ def resolve(
         method_class: class of the method.
         values: the user's values by name; text is converted.
         model: name of the model, for the paper's values.
-        preset: name of one of the method's presets.
+        preset: name of a preset, see :meth:`pfl_fast.methods.Method.preset`.
         errors: errors found before, reported together with those of the values.
     """
     errors = list(errors)
-    if preset is not None and preset not in method_class.presets:
-        errors.append(f"preset: {method_class.title} has {', '.join(method_class.presets) or 'none'}, got {preset!r}")
-    return _merge(method_class, {**method_class.presets.get(preset or "", {}), **values}, model, errors)
+    dataset = str(values.get("dataset", Settings.dataset))
+    from_preset = {} if preset is None else method_class.preset(preset, dataset)
+    if from_preset is None:
+        errors.append(no_preset(method_class, str(preset), dataset))
+    return _merge(method_class, {**(from_preset or {}), **values}, model, errors)
+
+
+def no_preset(method_class: type[Method], preset: str, dataset: str) -> str:
+    """Returns the error about a preset that a method does not have for a data set."""
+    if preset == "paper":
+        return (
+            f"preset: 'paper' has the settings of a paper's experiments, but no paper uses dataset {dataset!r}; take "
+            f"{', '.join(sorted(FIRST))}, or leave --preset out"
+        )
+    return (
+        f"preset: {method_class.title} has {', '.join(dict.fromkeys(['paper', *method_class.presets]))}, got {preset!r}"
+    )
 
 
 def _merge(method_class: type[Method], chosen: Mapping[str, Any], model: str, errors: list[str]) -> Resolved:
@@ -153,6 +170,8 @@ def federated_data(dataset: Dataset, partition: Partition, settings: Settings, h
         raise ConfigError("batch_size: BatchNorm cannot train on single samples; take at least 2")
     entry = DATASETS.get(dataset.name)
     augment = (entry.augment if entry else "none") if s.augment == "auto" else s.augment
+    if s.normalise != "auto":
+        dataset = normalised(dataset, s.normalise)
     return FederatedData(
         dataset,
         partition,
@@ -160,10 +179,23 @@ def federated_data(dataset: Dataset, partition: Partition, settings: Settings, h
         seed=s.seed,
         shuffle=s.shuffle,
         drop_last=s.drop_last,
+        merge_last=s.merge_last,
         skip_single=has_batch_norm,
         augment=augment,
         dtype=getattr(torch, s.dtype),
     )
+
+
+def normalised(dataset: Dataset, name: str) -> Dataset:
+    """Returns the data set with another mean and standard deviation of its images."""
+    channels = dataset.x.shape[-1]
+    if dataset.modality != "images" or (name == "imagenet" and channels != 3):
+        shown = f"{channels} channels" if dataset.modality == "images" else dataset.modality
+        raise ConfigError(f"normalise: {name} is for images{' of 3 channels' * (name == 'imagenet')}, got {shown}")
+    if name == "imagenet":
+        return replace(dataset, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    mean, std = (HALF, HALF) if name == "half" else (0.0, 1.0)
+    return replace(dataset, mean=(mean,) * channels, std=(std,) * channels)
 
 
 def method_context(
@@ -189,6 +221,7 @@ def method_context(
         parameters=tuple(parameters),
         exchanged_parameters=tuple(name for name in parameters if name not in local),
         backbone=without_values(backbone),
+        finetune_epochs=settings.finetune_epochs,
     )
 
 

@@ -34,7 +34,17 @@ class Settings(PartitionSpec, RoundSettings):
     drop_last: bool = option(False, "drop the last training batch if it is incomplete")
     augment: str = option(
         "auto",
-        "augmentation of training images: none, flip, flip-rotate or crop-flip; auto: that of the data set's papers",
+        "augmentation of training images: none, flip, flip-rotate, crop-flip or resized-crop-flip; auto: that of the "
+        "data set's papers",
+    )
+    normalise: str = option(
+        "auto",
+        "mean and standard deviation that images are normalised with: half (0.5), imagenet, or none; auto: those of "
+        "the data set's papers",
+        ["auto", "half", "imagenet", "none"],
+    )
+    merge_last: int = option(
+        0, "add a last training batch of at most N samples to the batch before it; 0: never", minimum=0
     )
     executor: str = option(
         "auto",

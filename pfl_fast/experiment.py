@@ -28,7 +28,6 @@ from pfl_fast.engine.results.protocol import find_protocol
 from pfl_fast.engine.results.records import RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.round import Round
-from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.state.run_state import RunState
@@ -49,10 +48,13 @@ class Experiment:
 
     Args:
         method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
-        dataset: name of a data set, or a :class:`pfl_fast.data.dataset.Dataset`.
-        model: name of a model, ``"module:attribute"``, an ``nn.Module`` (with ``head``), or ``"auto"``.
-        partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or ``"auto"``.
-        preset: preset of the method, such as FedCP's ``"official"``.
+        dataset: name of a data set, or a :class:`pfl_fast.data.dataset.Dataset`; None: that of the preset, else
+            ``"tiny"``.
+        model: name of a model, ``"module:attribute"``, or an ``nn.Module`` (with ``head``); None: that of the preset,
+            else ``"auto"``.
+        partition: name of a rule, folder of a saved one, or a :class:`pfl_fast.data.partition.Partition`; None: that of
+            the preset, else ``"auto"``.
+        preset: preset of the method, such as ``"paper"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
         log: called with every message to the user.
         resolved: settings and options that :func:`pfl_fast.assembly.resolve` returned, instead of preset and values.
@@ -71,9 +73,9 @@ class Experiment:
         self,
         method: str | type[Method] = "fedcp",
         *,
-        dataset: str | Dataset = "tiny",
-        model: str | nn.Module = "auto",
-        partition: str | Partition = "auto",
+        dataset: str | Dataset | None = None,
+        model: str | nn.Module | None = None,
+        partition: str | Partition | None = None,
         preset: str | None = None,
         out: str | Path | None = None,
         log: Callable[[str], None] = print,
@@ -86,18 +88,21 @@ class Experiment:
         resolved = resolved or assembly.resolve(self.method_class, values, preset=preset)
         self.metrics = find_metrics(resolved.settings.metrics, log)
         self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, log)
-        name = assembly.model_name(resolved.settings.model if isinstance(model, str) else model, self.dataset)
+        module = model if isinstance(model, nn.Module) else None
+        name = assembly.model_name(module or resolved.settings.model, self.dataset)
         resolved = resolved.with_model(name)
         self.settings, self.options = resolved.settings, resolved.options
         s = self.settings
         if s.dtype != "float32" and s.precision != "highest":
             raise ConfigError(f"precision: {s.precision} is for dtype float32, got dtype {s.dtype}")
         self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
-        backbone = assembly.build_model(model if not isinstance(model, str) else name, self.dataset, s)
+        backbone = assembly.build_model(module or name, self.dataset, s)
         context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone)
         self.method = self.method_class(self.options, context)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
+        trained_parts = tuple(name for name, part in parts.items() if part.trained)
+        self.method.context = replace(context, trained_parts=trained_parts)
         # All parts count: a method may add BatchNorm to a model without any.
         has_batch_norm = any(batch_norm_tensors(part.module) for part in parts.values())
         self.data = assembly.federated_data(self.dataset, self.partition, s, has_batch_norm)
@@ -240,7 +245,7 @@ class Experiment:
         if self._memory is None:
             s, executor = self.settings, self.round.executor
             workers = len(executor.workers)
-            units = executor.units(sample(s, self.data.clients, 1).training)
+            units = executor.units(self.round.cohort(1).training)
             tested = [*units, *executor.test_units(range(self.data.clients))]
             together, tested_together = (workers * max(len(unit) for unit in found) for found in (units, tested))
             with self._chosen_ops():

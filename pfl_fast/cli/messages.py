@@ -191,7 +191,9 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
     arguments = []
     for name, value in sorted(settings.items(), key=lambda item: OPTION_ORDER.index(item[0])):
         flag = name.replace("_", "-")
-        if SETTINGS[name].type == "bool":
+        if SETTINGS[name].type.startswith("bool"):
+            if value is None:
+                continue
             arguments.append(f"--{flag}" if BOOLEANS[str(value).lower()] else f"--no-{flag}")
         else:
             text = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)

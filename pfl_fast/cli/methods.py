@@ -70,9 +70,18 @@ def collect(name: str, method_class: type[Method]) -> dict[str, Any]:
         "batch_norm": method_class.batch_norm,
         "options": [asdict(option) for option in describe(method_class.Options)],
         "presets": {preset: dict(values) for preset, values in method_class.presets.items()},
+        "paper_experiments": paper_experiments(method_class),
         "paper_values": {model: dict(values) for model in MODELS if (values := method_class.defaults(model, ""))},
         "paper_values_by_dataset": dataset_values(method_class),
     }
+
+
+def paper_experiments(method_class: type[Method]) -> dict[str, dict[str, Any]]:
+    """Returns the values of ``--preset paper`` by data set."""
+    from pfl_fast.methods.papers import FIRST
+
+    values = {name: method_class.preset("paper", name) for name in sorted(FIRST)}
+    return {name: dict(found) for name, found in values.items() if found}
 
 
 def dataset_values(method_class: type[Method]) -> dict[str, dict[str, Any]]:
@@ -163,7 +172,8 @@ def as_page(facts: dict[str, Any]) -> str:
     lines += section("BatchNorm", [f"{facts['batch_norm']} (default of --batch-norm)"])
     lines += section("options (--set NAME=VALUE)", options_lines(facts["options"]) or ["none"])
     presets = [f"{name}: {assignments(values)}" for name, values in facts["presets"].items()]
-    lines += section("presets (--preset NAME)", presets or ["none"])
+    lines += section("presets (--preset NAME)", presets or ["paper"])
+    lines += section("preset paper by data set", group_by_values(facts["paper_experiments"]))
     lines += section("values of the paper by model", group_by_values(facts["paper_values"]) or ["none"])
     if facts["paper_values_by_dataset"]:
         lines += section("values of the paper by data set", group_by_values(facts["paper_values_by_dataset"]))

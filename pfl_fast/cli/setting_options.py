@@ -20,13 +20,13 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "assignments", "config_file", "quiet",
     ),
     "Data and partition": (
-        "image_size", "samples", "augment", "classes_per_client", "superclass_cuts", "min_samples", "per_client",
-        "draw_clients", "partition_seed", "legacy_partition", "test", "test_fraction", "validation", "shuffle",
-        "drop_last",
+        "image_size", "samples", "augment", "normalise", "classes_per_client", "superclass_cuts", "min_samples",
+        "per_client", "per_domain", "draw_clients", "partition_seed", "legacy_partition", "test", "test_fraction",
+        "test_by_class", "validation", "shuffle", "drop_last", "merge_last",
     ),
     "Model and optimizer": (
-        "model_options", "head", "dtype", "precision", "deterministic", "batch_norm", "lr_decay", "momentum",
-        "weight_decay", "keep_momentum",
+        "model_options", "head", "dtype", "precision", "deterministic", "batch_norm", "lr_schedule", "lr_decay",
+        "lr_steps", "lr_warmup", "momentum", "weight_decay", "keep_momentum", "finetune_epochs", "finetune_lr",
     ),
     "Rounds and evaluation": (
         "random_join", "client_dropout", "broadcast_to_all", "train_all", "on_nan", "eval_at", "eval_clients",
@@ -35,7 +35,14 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Execution": ("workers", "stack", "state", "checkpoint_seconds"),
 }  # fmt: skip
 OPTION_ORDER = [name for names in GROUPS.values() for name in names]
-METAVARS = {"bool": None, "int": "INTEGER", "float": "NUMBER", "str": "TEXT", "tuple[str, ...]": "TEXT,..."}
+METAVARS = {
+    "bool": None,
+    "int": "INTEGER",
+    "float": "NUMBER",
+    "str": "TEXT",
+    "tuple[str, ...]": "TEXT,...",
+    "tuple[int, ...]": "INTEGER,...",
+}
 
 
 def setting_options(
@@ -59,7 +66,7 @@ def setting_option(setting: OptionInfo, show_default: bool) -> Callable[[Callabl
     flag = setting.name.replace("_", "-")
     has_default = show_default and setting.default not in (None, ())
     help_text = setting.help + (f"  [{str(setting.default).lower()}]" if has_default else "")
-    if setting.type == "bool":
+    if setting.type.startswith("bool"):
         return click.option(f"--{flag}/--no-{flag}", setting.name, default=None, help=help_text)
     choices = "|".join(str(choice).lower() for choice in setting.choices)
     metavar = choices or METAVARS[setting.type.removesuffix(" | None")]

@@ -73,7 +73,7 @@ def build_request(
             values[setting] = canonical_name(values[setting], known, renamed)
     resolved = resolve(method_class, values, preset=preset, errors=errors)
     notes = [f"{config_file}: options of {file_method} left out: {', '.join(left_out)}"] if left_out else []
-    with_preset = {**method_class.presets.get(preset or "", {}), **values}
+    with_preset = {**(method_class.preset(preset or "", resolved.settings.dataset) or {}), **values}
     return TrainRequest(name, resolved, values, with_preset, preset, [*translated.notes, *notes])
 
 

@@ -204,8 +204,11 @@ def _errors(request: Request) -> list[str]:
         elif name in SHARED and (dot or key in request.grid):
             errors.append(f"{key}: all runs of a comparison share it; start a comparison for each value")
     errors += [f"{key}: given as a grid and as a value" for key in request.grid if key in request.values]
-    if request.preset and not any(request.preset in METHODS[name].presets for name in request.methods):
-        errors.append(f"preset: none of {', '.join(options)} has {request.preset!r}")
+    if request.preset and not any(_preset(request, name) for name in request.methods):
+        problem = assembly.no_preset(METHODS[request.methods[0]], request.preset, _dataset(request))
+        errors.append(
+            problem if request.preset == "paper" else f"preset: none of {', '.join(options)} has {request.preset!r}"
+        )
     bare = {key: key.rpartition(".")[2] for key in [*request.values, *request.grid] if "." in key}
     errors += [f"{key}: {name} is in the grid already" for key, name in bare.items() if name in request.grid]
     errors += [f"{key}: a value is given twice" for key, found in request.grid.items() if len(set(found)) < len(found)]
@@ -222,18 +225,20 @@ def _points(request: Request, method: str) -> list[dict[str, str]]:
 def _common_settings(request: Request, model: str) -> tuple[dict[str, Any], list[str]]:
     """Returns the settings that defaults or preset of a method ask for, which all methods take, and notes about them.
 
-    Raises if two methods ask for different values.
+    Defaults of the data set are no wishes, unless they are from the method's own paper. Raises if two methods ask for
+    different values.
     """
-    dataset = str(request.values.get("dataset", Settings.dataset))
+    dataset = _dataset(request)
     generic = Method.defaults(model, dataset)
     wishes: dict[str, dict[str, list[str]]] = {}
     values: dict[str, Any] = {}
     for method in request.methods:
-        own = {**METHODS[method].defaults(model, dataset), **METHODS[method].presets.get(request.preset or "", {})}
+        own = {**METHODS[method].defaults(model, dataset), **(_preset(request, method) or {})}
         taken = {*request.values, *request.grid}
-        for name, value in own.items():
-            free = name in SETTINGS and name not in taken and f"{method}.{name}" not in taken
-            if free and value != generic.get(name, getattr(Settings, name)):
+        for name in (n for n in {**generic, **own} if n in SETTINGS):
+            value = own.get(name, getattr(Settings, name))
+            free = name not in taken and f"{method}.{name}" not in taken
+            if free and (_in_own_paper(method, dataset) or value != generic.get(name, getattr(Settings, name))):
                 wishes.setdefault(name, {}).setdefault(str(plain(value)), []).append(METHODS[method].title)
                 values[name] = value
     told = {n: "; ".join(f"{v} ({', '.join(who)})" for v, who in found.items()) for n, found in wishes.items()}
@@ -248,13 +253,35 @@ def _common_settings(request: Request, model: str) -> tuple[dict[str, Any], list
     return values, [f"{name} {text}" for name, text in told.items()]
 
 
+def _dataset(request: Request) -> str:
+    return str(request.values.get("dataset", Settings.dataset))
+
+
+def _in_own_paper(method: str, dataset: str) -> bool:
+    """Returns whether the method's own paper has settings for the data set."""
+    paper = METHODS[method].own_paper
+    return paper is not None and dataset in paper.datasets
+
+
+def _preset(request: Request, method: str) -> Mapping[str, Any] | None:
+    """Returns the values of the preset for a method, or None.
+
+    Baselines take the paper's experiment from the methods whose own paper has the data set, if there are any.
+    """
+    dataset = _dataset(request)
+    baseline = METHODS[method].own_paper is None and (request.preset or "") not in METHODS[method].presets
+    if request.preset == "paper" and baseline and any(_in_own_paper(name, dataset) for name in request.methods):
+        return None
+    return METHODS[method].preset(request.preset or "", dataset)
+
+
 def _resolve(request: Request, method: str, point: Mapping[str, Any], common: Mapping[str, Any]) -> assembly.Resolved:
     """Returns settings and options of one run; common settings give way to grid and values."""
     usable = SETTINGS | {f.name for f in fields(METHODS[method].Options)}
     given = {**request.values, **point}
     scoped = {n.partition(".")[2]: v for n, v in given.items() if n.startswith(f"{method}.")}
     chosen = {name: value for name, value in given.items() if name in usable}
-    preset = request.preset if request.preset in METHODS[method].presets else None
+    preset = None if _preset(request, method) is None else request.preset
     data = {name: common[name] for name in ("seed", "partition") if name in common}
     model = {} if {"model"} & {*point, *scoped} else {"model": common["model"]} if "model" in common else {}
     values = {**common, **chosen, **model, **scoped, **data}

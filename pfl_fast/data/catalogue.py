@@ -124,7 +124,9 @@ DATASETS: dict[str, Entry] = {
         folders=("cifar10", "CIFAR10"),
     ),
     "cifar100": _CIFAR100,
-    "cifar100-coarse": replace(_CIFAR100, title="CIFAR-100 by superclass", classes=20, labelling="coarse"),
+    "cifar100-coarse": replace(
+        _CIFAR100, title="CIFAR-100 by superclass", classes=20, labelling="coarse", partition="superclass"
+    ),
     "agnews": Entry(
         title="AG News",
         modality="text",

@@ -128,6 +128,8 @@ DOMAIN_DATASETS: dict[str, Entry] = {
         std=IMAGENET_STD,
         domains=4,
         official_test=False,
+        test_by_class=True,
+        augment="resized-crop-flip",
     ),
     "pacs": Entry(
         title="PACS",

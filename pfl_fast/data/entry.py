@@ -53,6 +53,9 @@ class Entry:
         domains: number of domains, or 0.
         official_test: True if the data set has an official test part.
         pools_test: True if random splits include the official test part.
+        test_by_class: True if the papers hold out test samples class by class.
+        partition: default partition rule, for data with the labellings it needs; empty: one client per domain if there
+            are domains, else dirichlet.
         augment: default augmentation of training images.
         base: name of the entry with the same files, if this one is another labelling of it.
         labelling: name of that labelling.
@@ -76,6 +79,8 @@ class Entry:
     domains: int = 0
     official_test: bool = True
     pools_test: bool = True
+    test_by_class: bool = False
+    partition: str = ""
     augment: str = "none"
     base: str = ""
     labelling: str = ""

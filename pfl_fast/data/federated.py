@@ -110,7 +110,8 @@ class FederatedData:
         shuffle: draw a new order in every epoch; otherwise use the order of the partition.
         drop_last: drop an incomplete last batch.
         skip_single: drop a last batch of one sample, which BatchNorm cannot train on.
-        augment: augmentation of training images: ``"none"``, ``"flip"``, ``"flip-rotate"`` or ``"crop-flip"``.
+        merge_last: add a last batch of at most this number of samples to the batch before it; 0: never.
+        augment: augmentation of training images, one of :data:`pfl_fast.data.augment.AUGMENTATIONS`.
         dtype: dtype of images and features.
 
     Attributes:
@@ -130,6 +131,7 @@ class FederatedData:
         shuffle: bool = True,
         drop_last: bool = False,
         skip_single: bool = False,
+        merge_last: int = 0,
         augment: str = "none",
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -148,8 +150,8 @@ class FederatedData:
         self.train_sizes, self.test_sizes, self.validation_sizes = (
             np.array([len(index) for index in self._indices[split]], dtype=np.int64) for split in SPLITS
         )
-        self._full, self._rest = np.divmod(self.train_sizes, batch_size)
-        self._rest[(self._rest < batch_size * drop_last) | (self._rest <= int(skip_single))] = 0
+        self._last = (drop_last, skip_single, merge_last)
+        self._set_batches()
         self._refuse_clients_without_steps()
 
     @property
@@ -191,6 +193,14 @@ class FederatedData:
         other = copy(self)
         other._rest = self._full * self.batch_size + self._rest
         other._full = np.zeros_like(self._full)
+        return other
+
+    def pooled(self) -> FederatedData:
+        """Returns the data with the training samples of all clients as those of each client."""
+        other = copy(self)
+        other._indices = {**self._indices, "train": [torch.cat(self._indices["train"])] * self.clients}
+        other.train_sizes = np.full_like(self.train_sizes, self.train_sizes.sum())
+        other._set_batches()
         return other
 
     def first_samples(self, count: int) -> FederatedData:
@@ -254,7 +264,7 @@ class FederatedData:
 
     def stack_order(self, clients: Sequence[int]) -> list[int]:
         """Returns the clients as :meth:`stacked_batches` orders them: most batches first, then larger last batches."""
-        return sorted(clients, key=lambda c: (-self.steps(c), -(self._rest[c] or self.batch_size), c))
+        return sorted(clients, key=lambda c: (-self._full[c], -self._rest[c], c))
 
     def stacked_batches(self, clients: Sequence[int], round: int, epoch: int) -> Iterator[list[StackedBatch]]:
         """Yields one epoch of several clients, with the samples and augmentation of :meth:`batches`, without padding.
@@ -339,6 +349,14 @@ class FederatedData:
             taken = self._taken(self._on_device(rest, [ranked[row] for row in own]))
             groups.append(StackedBatch(slice(own[0], own[-1] + 1), *taken))
         return groups
+
+    def _set_batches(self) -> None:
+        """Counts the full batches of each client, and the samples of its last batch."""
+        drop_last, skip_single, merge_last = self._last
+        self._full, self._rest = np.divmod(self.train_sizes, self.batch_size)
+        merged = (self._rest > 0) & (self._rest <= merge_last) & (self._full > 0)
+        self._full, self._rest = self._full - merged, self._rest + merged * self.batch_size
+        self._rest[(self._rest < self.batch_size * drop_last) | (self._rest <= int(skip_single))] = 0
 
     def _refuse_clients_without_steps(self) -> None:
         for client, size in enumerate(self.train_sizes.tolist()):

@@ -20,7 +20,9 @@ class PartitionSpec:
         None, "number of clients; none: 20, one per domain (domain-split: two), or as imported", minimum=1
     )
     beta: float = option(0.1, "concentration of the dirichlet partition; smaller is more skewed", minimum=0)
-    classes_per_client: int = option(2, "classes per client in the pathological partition", minimum=1)
+    classes_per_client: int | None = option(
+        None, "classes per client in the pathological partition; none: a tenth of all classes, at least 2", minimum=1
+    )
     superclass_cuts: str | None = option(
         None, "sizes of the parts of a subclass in the superclass partition; none: equal", ["equal", "random", None]
     )
@@ -30,6 +32,9 @@ class PartitionSpec:
         minimum=0,
     )
     per_client: int | None = option(None, "use at most N training samples per client, drawn at random", minimum=1)
+    per_domain: int | None = option(
+        None, "use at most N training samples per domain, drawn at random and shared by its clients", minimum=1
+    )
     draw_clients: int | None = option(None, "keep only N clients of the partition, drawn at random", minimum=1)
     test: str | None = option(
         None,
@@ -37,7 +42,17 @@ class PartitionSpec:
         "domain-split, superclass and natural, else split",
         ["split", "official", None],
     )
-    test_fraction: float = option(0.25, "fraction of samples held out for testing", minimum=0, maximum=1)
+    test_fraction: float | None = option(
+        None,
+        "fraction of samples held out for testing; none: 0.2 in partitions by domain, else 0.25",
+        minimum=0,
+        maximum=1,
+    )
+    test_by_class: bool | None = option(
+        None,
+        "hold out test_fraction of each class of a domain, rounded up, instead of the domain as a whole; none: as in "
+        "the papers of the data set (office-home)",
+    )
     validation: float = option(0.0, "fraction of training samples held out for validation", minimum=0, maximum=1)
     batch_size: int = option(10, "mini-batch size of local training", minimum=1)
     seed: int = option(0, "random seed of the run", minimum=0)

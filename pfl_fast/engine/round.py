@@ -76,7 +76,9 @@ class Round:
         watch.lap("test_aggregated")
         # 6. record
         record = RoundRecord(number, evaluated=self.is_evaluated(number), cohort=cohort, skipped=skipped)
-        record.add_local_results(trained.reports, trained.scores)
+        # On pooled data, a client's model after local training is the one after aggregation.
+        after_local = scores if scores and self.pools_data(number) and self.settings.eval_at != "after_agg" else None
+        record.add_local_results(trained.reports, after_local or trained.scores)
         record.add_traffic(self.part_table, cohort, self.data.clients, number)
         record.add_scores_after_aggregation(scores, global_score)
         units = len(self.executor.units(cohort.training))
@@ -104,7 +106,13 @@ class Round:
         """Returns the clients of a round."""
         if self.is_final_round(number):
             return Cohort(training=list(range(self.data.clients)), uploading=[], receiving=[])
+        if self.pools_data(number):
+            return Cohort(training=[0], uploading=[0], receiving=[0])
         return sample(self.settings, self.data.clients, number)
+
+    def pools_data(self, number: int) -> bool:
+        """Returns whether one client trains on the data of all in a round; every client is tested with its result."""
+        return not self.is_final_round(number) and any(phase.pooled for phase in self.method.phases(number))
 
     # 2. train clients
 
@@ -113,7 +121,8 @@ class Round:
         unfinished, final = self.state.unfinished, self.is_final_round(number)
         if not unfinished.uploads:
             unfinished.uploads = self.allocate_uploads(cohort, number)
-        tests = self.is_evaluated(number) and (final or self.settings.eval_at != "after_agg")
+        after_local = self.settings.eval_at != "after_agg" and not self.pools_data(number)
+        tests = self.is_evaluated(number) and (final or after_local)
         work = ClientWork(
             self.method,
             self.state,
@@ -134,7 +143,7 @@ class Round:
     def step_settings(self, number: int) -> StepSettings:
         """Returns the optimizer settings of a round."""
         s = self.settings
-        lr = s.lr * s.lr_decay ** (number - 1)
+        lr = s.learning_rate(number)
         return StepSettings(lr, s.momentum, s.weight_decay, s.seed, number, s.on_nan != "report", s.precision == "bf16")
 
     def test_settings(self, number: int, whole_batches: int = 0) -> TestSettings:
@@ -190,9 +199,10 @@ class Round:
 
     def evaluate(self, cohort: Cohort, number: int) -> Scores | None:
         """Returns the scores of clients after aggregation, or None in rounds without this test."""
-        if not self.is_evaluated(number) or self.settings.eval_at == "after_local" or self.is_final_round(number):
+        only_local = self.settings.eval_at == "after_local" and not self.pools_data(number)
+        if not self.is_evaluated(number) or only_local or self.is_final_round(number):
             return None
-        selected = self.settings.eval_clients == "selected"
+        selected = self.settings.eval_clients == "selected" and not self.pools_data(number)
         return self.test_clients(cohort.training if selected else range(self.data.clients), number)
 
     def test_clients(self, clients: Sequence[int], number: int) -> Scores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pfl_fast.options import option
@@ -14,7 +15,23 @@ class RoundSettings:
     rounds: int = option(100, "number of communication rounds", minimum=1)
     local_epochs: int = option(1, "epochs of local training per round", minimum=1)
     lr: float = option(0.005, "learning rate", minimum=0)
-    lr_decay: float = option(1.0, "factor of the learning rate after each round", minimum=0, maximum=1)
+    lr_schedule: str = option(
+        "exponential",
+        "learning rate by round: times lr_decay after each round (exponential), or after the rounds lr_steps (steps); "
+        "or falling to 0 along a cosine",
+        ["exponential", "steps", "cosine"],
+    )
+    lr_decay: float = option(
+        1.0, "factor of the learning rate after each round, or after the rounds lr_steps", minimum=0, maximum=1
+    )
+    lr_steps: tuple[int, ...] = option((), "rounds after which lr_schedule=steps multiplies by lr_decay", minimum=1)
+    lr_warmup: int = option(0, "first rounds, in which the learning rate rises linearly", minimum=0)
+    finetune_epochs: int = option(
+        0, "epochs of a fine-tune of every client after the last round, for methods without one of their own", minimum=0
+    )
+    finetune_lr: float | None = option(
+        None, "learning rate of the fine-tune after the last round; none: that of the round after the last", minimum=0
+    )
     momentum: float = option(0.0, "SGD momentum", minimum=0, maximum=0.9999)
     weight_decay: float = option(0.0, "SGD weight decay", minimum=0)
     keep_momentum: bool = option(False, "keep each client's momentum between rounds instead of starting from zero")
@@ -59,3 +76,20 @@ class RoundSettings:
         ["highest", "tf32", "bf16"],
     )
     deterministic: bool = option(False, "deterministic algorithms only: GPUs repeat a run to the bit")
+
+    def learning_rate(self, round: int) -> float:
+        """Returns the learning rate of a round, from 1; the round after the last is the final fine-tune.
+
+        >>> settings = RoundSettings(rounds=4, lr=1.0, lr_schedule="steps", lr_steps=(2,), lr_decay=0.1, lr_warmup=2)
+        >>> [settings.learning_rate(round) for round in (1, 2, 3, 4)]
+        [0.5, 1.0, 0.1, 0.1]
+        """
+        if round > self.rounds and self.finetune_lr is not None:
+            return self.finetune_lr
+        if self.lr_schedule == "cosine":  # the round after the last has the rate of the last, which is not 0
+            factor = (1 + math.cos(math.pi * (min(round, self.rounds) - 1) / self.rounds)) / 2
+        elif self.lr_schedule == "steps":
+            factor = self.lr_decay ** sum(round > step for step in self.lr_steps)
+        else:
+            factor = self.lr_decay ** (round - 1)
+        return self.lr * factor * (min(1.0, round / self.lr_warmup) if self.lr_warmup else 1.0)

@@ -2,6 +2,7 @@
 
 from pfl_fast.methods.apfl import APFL
 from pfl_fast.methods.base import Method
+from pfl_fast.methods.centralised import Centralised
 from pfl_fast.methods.ditto import Ditto
 from pfl_fast.methods.fedafk import FedAFK
 from pfl_fast.methods.fedala import FedALA
@@ -33,6 +34,7 @@ from pfl_fast.methods.scaffold import Scaffold
 
 METHODS: dict[str, type[Method]] = {
     "apfl": APFL,
+    "centralised": Centralised,
     "ditto": Ditto,
     "fedafk": FedAFK,
     "fedala": FedALA,

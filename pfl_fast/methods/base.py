@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
 from pfl_fast import ops
+from pfl_fast.methods import papers
 from pfl_fast.methods.losses import cross_entropy
 from pfl_fast.methods.parts import (
     Client,
@@ -90,6 +92,8 @@ class RunContext:
         parameters: names of the backbone's parameters, such as ``"head.weight"``, in its order.
         exchanged_parameters: the parameters that are exchanged under the BatchNorm policy.
         backbone: the model on the meta device: modules, names and shapes, without values.
+        finetune_epochs: epochs of the fine-tune after the last round.
+        trained_parts: names of the method's parts that phases may train; empty while ``parts`` makes them.
     """
 
     clients: int
@@ -102,6 +106,8 @@ class RunContext:
     parameters: tuple[str, ...] = ()
     exchanged_parameters: tuple[str, ...] = ()
     backbone: Backbone | None = None
+    finetune_epochs: int = 0
+    trained_parts: tuple[str, ...] = ()
 
 
 class MixtureInputs(Protocol):
@@ -155,7 +161,8 @@ class Method:
         reading: interpretation of the paper where it leaves a choice, and deviations from it.
         public_code: differences from published code that results are compared with.
         Options: frozen dataclass of options, each made by :func:`pfl_fast.options.option`.
-        presets: option and setting values by preset name.
+        own_paper: settings of the method's paper for all methods of its tables; None for a baseline.
+        presets: further option and setting values by preset name; see :meth:`preset`.
         batch_norm: default BatchNorm policy: ``"shared"``, ``"params_shared_buffers_local"`` or ``"personal"``.
         prediction_parts: parts that ``predict`` applies one after the other.
     """
@@ -167,6 +174,7 @@ class Method:
     reading: ClassVar[str] = ""
     public_code: ClassVar[str] = ""
     Options: ClassVar[type] = NoOptions
+    own_paper: ClassVar[papers.Paper | None] = None
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     batch_norm: ClassVar[str] = "shared"
     prediction_parts: ClassVar[tuple[str, ...]] = ("extractor", "head")
@@ -178,7 +186,18 @@ class Method:
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
         """Returns the paper's options and settings for a model and data set; the user's values override them."""
-        return {"lr": LEARNING_RATES.get(model, 0.005)}
+        return {"lr": LEARNING_RATES.get(model, 0.005), **papers.training(cls.own_paper, model, dataset)}
+
+    @classmethod
+    def preset(cls, name: str, dataset: str) -> Mapping[str, Any] | None:
+        """Returns option and setting values of a preset, or None if there is no such preset.
+
+        ``"paper"`` is one for every method: the experiment of the paper that uses the data set.
+        """
+        values = cls.presets.get(name)
+        if values is None and name == "paper":
+            values = papers.experiment(cls.own_paper, dataset) or None
+        return values
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns the parts of a client's model, by name."""
@@ -189,8 +208,12 @@ class Method:
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs)]
 
     def final_phases(self) -> list[Phase]:
-        """Returns the phases every client trains after the last aggregation, such as a fine-tune."""
-        return []
+        """Returns the phases every client trains after the last aggregation; default: a fine-tune of all trained parts.
+
+        The fine-tune minimises the cross entropy of ``predict`` for ``finetune_epochs`` epochs.
+        """
+        epochs = self.context.finetune_epochs
+        return [Phase(self.context.trained_parts, partial(Method.loss, self), epochs)] if epochs else []
 
     def before_test(self, round: int, at: str) -> list[Phase]:
         """Returns the phases a client trains before each test, on a temporary copy, such as one adaptation step.

@@ -17,10 +17,9 @@ fixed. Client i uploads theta_G,i and keeps theta_i, phi_i and mu; it predicts w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -31,6 +30,7 @@ from pfl_fast import ops
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import CHOSEN, Method, RunContext
 from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.papers import FEDAFK
 from pfl_fast.methods.parts import Part, Tensors, Values, client_buffer, personal, shared
 from pfl_fast.methods.phases import Batch, PerSampleCache, Phase, PhaseProgress
 from pfl_fast.models import Backbone
@@ -88,16 +88,7 @@ class FedAFK(Method):
     public_code = "no public code is known"
     Options = FedAFKOptions
     batch_norm = "params_shared_buffers_local"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {
-            "rounds": 1000,
-            "clients": 20,
-            "join_ratio": 1.0,
-            "batch_size": 10,
-            "local_epochs": 1,
-            "eval_at": "after_local",
-        },
-    }
+    own_paper = FEDAFK
 
     def __init__(self, options: FedAFKOptions, context: RunContext) -> None:
         if options.afa and options.mu_grad == "reuse" and options.schedule == "phased":

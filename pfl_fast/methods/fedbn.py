@@ -7,22 +7,8 @@ On a model without BatchNorm, FedBN is FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
-
 from pfl_fast.methods.base import PARTS
 from pfl_fast.methods.fedavg import FedAvg
-
-# Settings of FedPick's paper for all its methods, FedBN among them; per_client is the number of samples per domain.
-_SGD = {"lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1}
-DOMAINS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "digits5": {**_SGD, "per_client": 1000},
-        "office-caltech10": {**_SGD, "per_client": 125},
-        "domainnet": {**_SGD, "per_client": 500},
-    }
-)
 
 
 class FedBN(FedAvg):
@@ -38,8 +24,3 @@ class FedBN(FedAvg):
         "have the same weight"
     )
     batch_norm = "personal"
-
-    @classmethod
-    def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Returns the settings of FedPick's paper for its data sets."""
-        return {**super().defaults(model, dataset), **DOMAINS.get(dataset, {})}

@@ -27,6 +27,7 @@ from pfl_fast import ops
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import CHOSEN, Method, RunContext
 from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.papers import FEDCP
 from pfl_fast.methods.parts import Part, Tensors, Values, client_buffer, frozen, part_of, personal, shared
 from pfl_fast.methods.phases import Batch, PerSampleCache, Phase
 from pfl_fast.models import Backbone
@@ -77,8 +78,8 @@ class FedCP(Method):
     )
     Options = FedCPOptions
     batch_norm = "params_shared_buffers_local"
+    own_paper = FEDCP
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"rounds": 2000, "clients": 20, "join_ratio": 1.0, "batch_size": 10, "local_epochs": 1},
         "official": {
             "policy": "gumbel",
             "gumbel_at_eval": True,

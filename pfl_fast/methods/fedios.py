@@ -26,22 +26,15 @@ from torch import Tensor, nn
 
 from pfl_fast import ops
 from pfl_fast.errors import ConfigError
+from pfl_fast.methods import papers
 from pfl_fast.methods.base import CHOSEN, Method
 from pfl_fast.methods.losses import cross_entropy
+from pfl_fast.methods.papers import FEDIOS
 from pfl_fast.methods.parts import Part, Tensors, Values, personal, reinitialized, shared
 from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.nn import OrthogonalProjector
 from pfl_fast.options import option
-
-LEARNING_RATES = {"resnet18": 0.1}  # 0.01 for the paper's CNNs, and for all models that are not in the paper
-# The paper gives no batch sizes: these are from the public code whose settings it follows (FedBN, pFedVEM).
-DATASETS: dict[str, dict[str, Any]] = {
-    "office-caltech10": {"local_epochs": 5, "rounds": 120, "batch_size": 32},
-    "domainnet": {"local_epochs": 5, "rounds": 200, "batch_size": 32, "weight_decay": 1e-4},
-    "digits5": {"local_epochs": 1, "rounds": 50, "batch_size": 32, "lam": 0.0, "image_size": 28, "per_client": 743},
-    "cifar100-coarse": {"local_epochs": 2, "rounds": 100, "batch_size": 50},
-}
 
 
 @dataclass(frozen=True)
@@ -93,8 +86,8 @@ class FediOS(Method):
     )
     public_code = "no public code is known"
     Options = FediOSOptions
+    own_paper = FEDIOS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"join_ratio": 1.0, "train_all": True, "eval_at": "both"},
         "paper-20-clients": {"clients": 20, "local_epochs": 5, "train_all": True},
         "regularised": {"post_activation": "relu"},
     }
@@ -102,8 +95,9 @@ class FediOS(Method):
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
         """Returns the paper's values. All clients train; only the uploads of the sampled ones are averaged."""
-        common = {"lr": LEARNING_RATES.get(model, 0.01), "momentum": 0.9, "train_all": True}
-        return {**common, **DATASETS.get(dataset, {})}
+        common = {"lr": FEDIOS.lr.get(model, FEDIOS.lr[""]), "momentum": 0.9, "train_all": True}
+        lam = {"lam": 0.0} if dataset == "digits5" else {}
+        return {**common, **papers.training(cls.own_paper, model, dataset), **lam}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns extractors, projector and head; a new head if the projection changes the width of the features."""

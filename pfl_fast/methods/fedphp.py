@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from pfl_fast import ops
+from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import TWO_MODELS
 from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.methods.losses import cross_entropy
@@ -48,6 +49,12 @@ class FedPHP(FedAvg):
         "(inference=local)"
     )
     Options = FedPHPOptions
+
+    def final_phases(self) -> list[Phase]:
+        """Returns the fine-tune of w, which needs ``inference=local``: p is an average that is not trained."""
+        if self.context.finetune_epochs and self.options.inference != "local":
+            raise ConfigError("finetune_epochs: FedPHP needs --set inference=local; p is not trained")
+        return super().final_phases()
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns FedAvg's parts and p."""

@@ -26,7 +26,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -35,6 +35,7 @@ from torch import Tensor
 from pfl_fast import ops
 from pfl_fast.methods.base import CHOSEN
 from pfl_fast.methods.fedbn import FedBN
+from pfl_fast.methods.papers import FEDPICK
 from pfl_fast.methods.parts import Part, Tensors, personal, reinitialized, shared
 from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
@@ -87,17 +88,7 @@ class FedPick(FedBN):
     )
     public_code = "no public code is known"
     Options = FedPickOptions
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {
-            "rounds": 300,
-            "join_ratio": 1.0,
-            "lr": 0.01,
-            "momentum": 0.5,
-            "batch_size": 64,
-            "local_epochs": 1,
-            "eval_at": "after_agg",
-        },
-    }
+    own_paper = FEDPICK
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
@@ -148,7 +139,7 @@ class FedPick(FedBN):
         if not o.pfsm or o.ensemble == "global":
             y_g: Tensor = client.head(z_g)
             return y_g
-        y_p: Tensor = client.relevant_head(client.selector(z_g)[0])
+        y_p: Tensor = client.relevant_head(client.selector(z_g, batch.seed)[0])
         if o.ensemble == "personal":
             return y_p
         y_g = client.head(z_g)

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,8 @@ from pfl_fast import ops
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import CHOSEN, Method, RunContext
 from pfl_fast.methods.losses import cross_entropy
-from pfl_fast.methods.partialfed_fix import OFFICE_HOME, PAPER, PRESETS
+from pfl_fast.methods.papers import PARTIALFED
+from pfl_fast.methods.partialfed_fix import FINETUNE, PAPER
 from pfl_fast.methods.parts import Part, Tensors, Values, apply, part_of, personal
 from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
@@ -57,7 +58,6 @@ class PartialFedAdaptiveOptions:
         "fine-tune after soft sampling: after the last round (finetune_epochs), or for one epoch in every round",
         ["last", "every"],
     )
-    finetune_epochs: int = option(5, "epochs of fine-tuning after the last round", minimum=0)
     f_m: int = option(1, "consecutive batches that train the model", minimum=1)
     f_s: int = option(1, "consecutive batches that train the strategy; 0: the strategy is fixed", minimum=0)
     tau: float = option(5.0, "temperature of the first round", minimum=1e-6)
@@ -83,7 +83,7 @@ class PartialFedAdaptive(Method):
     )
     public_code = "no public code is known"
     Options = PartialFedAdaptiveOptions
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    own_paper = PARTIALFED
     prediction_parts = ("local",)
 
     def __init__(self, options: PartialFedAdaptiveOptions, context: RunContext) -> None:
@@ -97,8 +97,8 @@ class PartialFedAdaptive(Method):
 
     @classmethod
     def defaults(cls, model: str, dataset: str) -> Mapping[str, Any]:
-        """Returns the paper's values for Office-Home; for other data the learning rate of the backbone."""
-        return OFFICE_HOME if dataset == "office-home" else super().defaults(model, dataset)
+        """Returns the settings of the data set, and those of the final fine-tune."""
+        return {**super().defaults(model, dataset), **FINETUNE}
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns both copies, which start from W_0, and the strategy; clients upload and keep the local copy."""
@@ -124,7 +124,7 @@ class PartialFedAdaptive(Method):
 
     def final_phases(self) -> list[Phase]:
         """Returns the fine-tuning phase."""
-        epochs = self.options.finetune_epochs
+        epochs = self.context.finetune_epochs
         return [Phase(("local",), self.loss, epochs)] if epochs else []
 
     def temperature(self, round: int) -> float:

@@ -96,6 +96,7 @@ class Phase:
         repeats: number of consecutive steps on each batch; the reported loss is that of the last one.
         limit: ``number of batches of an epoch -> number of batches to use``; must not decrease.
         whole: an epoch is a single step on the samples of all its batches.
+        pooled: an epoch visits the training samples of all clients. One client trains for all in such a round.
         custom_gradient: ``(gradient_at, values, size, lr) -> gradients`` by name, computed instead of the gradients at
             the current ``values``; ``size`` is the number of samples of the batch. The tensors may be stacked over
             clients, so only elementwise arithmetic is allowed.
@@ -119,6 +120,7 @@ class Phase:
     repeats: int = 1
     limit: Callable[[int], int] | None = None
     whole: bool = False
+    pooled: bool = False
     custom_gradient: Callable[[GradientAt, Tensors, int, float], Tensors] | None = None
     edit_gradients: Callable[[Tensors, Tensors], Tensors] | None = None
     update_mask: Callable[[Tensors, Tensor], Tensors] | None = None

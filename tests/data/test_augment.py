@@ -87,3 +87,38 @@ def test_a_sample_depends_on_its_own_key_only(name, channels_last):
 def test_an_image_of_one_pixel(name):
     x = torch.full((5, 3, 1, 1), 7.0)
     assert augment(name, x, torch.arange(5), BLACK).shape == x.shape
+
+
+def test_resized_crops_are_parts_of_the_image_stretched_to_its_size():
+    """On an image of coordinates, every pixel tells where it came from."""
+    height, width = 32, 24
+    rows, columns = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    x = torch.stack([rows, columns, torch.zeros(height, width)]).expand(300, 3, height, width).contiguous()
+    out = augment("resized-crop-flip", x, torch.arange(300) * 7919, BLACK)
+    assert out.shape == x.shape
+    areas, ratios, flipped = [], [], 0
+    for image in out:
+        middle = image[:, 4:-4, 4:-4]  # away from the edge, where the outermost pixel is repeated
+        down = middle[0].diff(dim=0)
+        right = middle[1].diff(dim=1)
+        torch.testing.assert_close(down, down[:1, :1].expand_as(down), rtol=0, atol=1e-3)
+        torch.testing.assert_close(right, right[:1, :1].expand_as(right), rtol=0, atol=1e-3)
+        flipped += int(right[0, 0] < 0)
+        h, w = down[0, 0].item() * height, abs(right[0, 0].item()) * width
+        assert abs(h - round(h)) < 0.02
+        assert abs(w - round(w)) < 0.02
+        areas.append(h * w / (height * width))
+        ratios.append(w / h)
+        assert image[0].min() >= 0.5
+        assert image[0].max() <= height - 0.5
+    assert 0.05 < min(areas) < 0.2
+    assert 0.85 < max(areas) <= 1
+    assert 0.68 < min(ratios) < 0.85
+    assert 1.2 < max(ratios) < 1.45
+    assert 120 < flipped < 180
+
+
+def test_a_crop_that_never_fits_is_the_largest_central_part():
+    x = torch.arange(2 * 64.0).view(1, 1, 2, 64)
+    out = augment("resized-crop-flip", x, torch.tensor([5]), torch.zeros(1))
+    assert 29 < out.min() % 64 < 35  # 3 of the 64 columns around the middle

@@ -1,5 +1,6 @@
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -368,3 +369,56 @@ def test_per_client_draws_at_random_from_samples_sorted_by_class():
         assert (np.diff(index) > 0).all()
     other = make_partition(dataset, PartitionSpec(**{**vars(spec), "seed": 1}))
     assert set(other.train[0]) != set(partition.train[0])
+
+
+def test_sizes_per_domain_are_shared_by_the_clients_of_a_domain():
+    dataset = three_domains(sizes=(60, 40, 50), test_every=5)
+    whole = make_partition(dataset, PartitionSpec(partition="domain", per_domain=24))
+    assert [len(index) for index in whole.train] == [24, 24, 24]
+    split = make_partition(dataset, PartitionSpec(partition="domain-split", clients=6, per_domain=24))
+    assert [len(index) for index in split.train] == [12] * 6
+    for domain in range(3):  # more clients mean less data each, of the same samples
+        parts = np.concatenate(split.train[2 * domain : 2 * domain + 2])
+        assert sorted(parts.tolist()) == sorted(whole.train[domain].tolist())
+    everything = make_partition(dataset, PartitionSpec(partition="domain"))
+    assert "per_domain" not in everything.settings
+    assert [index.tolist() for index in whole.test] == [index.tolist() for index in everything.test]
+    with pytest.raises(ConfigError, match="per_domain: only for partitions domain and domain-split, got 'iid'"):
+        make_partition(dataset, PartitionSpec(partition="iid", per_domain=24))
+
+
+def test_partitions_by_domain_hold_out_a_fifth():
+    sizes = (958, 1123, 157, 295)  # Office-Caltech-10
+    domains = ("amazon", "caltech", "dslr", "webcam")
+    dataset = labelled(np.arange(sum(sizes)) % 10, domain=np.repeat(np.arange(4), sizes), domains=domains)
+    made = make_partition(dataset, PartitionSpec(partition="domain"))
+    assert [len(index) for index in made.train] == [766, 898, 125, 236]
+    assert [len(index) for index in made.test] == [192, 225, 32, 59]
+    label_skew = make_partition(dataset, PartitionSpec(partition="iid", clients=1))
+    assert len(label_skew.test[0]) == pytest.approx(0.25 * sum(sizes), abs=1)
+
+
+def test_office_home_holds_out_a_fifth_of_each_class_rounded_up():
+    domain, y = np.repeat([0, 1], 60), np.tile(np.repeat([0, 1, 2], [13, 21, 26]), 2)
+    dataset = replace(labelled(y, domain=domain, domains=("art", "clipart")), name="office-home")
+    made = make_partition(dataset, PartitionSpec())
+    assert [np.bincount(y[index]).tolist() for index in made.test] == [[3, 5, 6]] * 2
+    whole = make_partition(dataset, PartitionSpec(test_by_class=False))
+    assert [len(index) for index in whole.test] == [12, 12]
+    with pytest.raises(ConfigError, match="test_by_class: only for partitions"):
+        make_partition(dataset, PartitionSpec(partition="iid", test_by_class=True))
+
+
+@pytest.mark.parametrize(("classes", "each"), [(10, 2), (100, 10)])
+def test_pathological_clients_have_a_tenth_of_the_classes(classes, each):
+    y = np.arange(classes * 60) % classes
+    made = make_partition(labelled(y), PartitionSpec(partition="pathological"))
+    found = [set(y[np.concatenate(both)]) for both in zip(made.train, made.test, strict=True)]
+    assert {len(own) for own in found} == {each}
+    assert set.union(*found) == set(range(classes))
+
+
+def test_coarse_cifar100_is_split_by_superclass():
+    coarse = replace(cifar100_like(), name="cifar100-coarse")
+    assert make_partition(coarse, PartitionSpec(clients=5)).rule == "superclass"
+    assert make_partition(replace(coarse, name="mine"), PartitionSpec(clients=5)).rule == "dirichlet"

@@ -42,9 +42,10 @@ class Federation:
             for i in cohort.receiving:
                 self.receive(self.clients[i])
         for client in self.clients:
-            if self.o.finetune_epochs:
+            if self.s.finetune_epochs:
                 self.receive(client)
-                self.epochs(client, self.sgd([client.model]), self.s.rounds + 1, 0, self.o.finetune_epochs, 0)
+                optimizer = self.sgd([client.model], self.s.finetune_lr)
+                self.epochs(client, optimizer, self.s.rounds + 1, 0, self.s.finetune_epochs, 0)
         return self
 
     def average(self, uploading):
@@ -56,9 +57,9 @@ class Federation:
             else:
                 tensor.copy_(states[0][name])
 
-    def sgd(self, models):
+    def sgd(self, models, lr=None):
         parameters = [p for model in models for p in model.parameters()]
-        return torch.optim.SGD(parameters, self.s.lr, self.s.momentum, weight_decay=self.s.weight_decay)
+        return torch.optim.SGD(parameters, lr or self.s.lr, self.s.momentum, weight_decay=self.s.weight_decay)
 
     def epochs(self, client, optimizer, number, first, count, step):
         """Trains the client's model by SGD; returns the number of the next step."""

@@ -191,7 +191,7 @@ def test_all_clients_train_and_the_sampled_ones_are_averaged():
     ],
 )
 def test_paper_values(model, dataset, values):
-    resolved = resolve(FediOS, {"dataset": dataset}, model)
+    resolved = resolve(FediOS, {"dataset": dataset}, model, "paper")
     found = {**vars(resolved.settings), **vars(resolved.options)}
     assert {name: found[name] for name in values} == values
     assert (found["momentum"], found["alpha"], found["train_all"]) == (0.9, 0.5, True)

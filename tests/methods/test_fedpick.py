@@ -204,14 +204,15 @@ def test_paper_values():
     method = METHODS["fedpick"]
     digits = method.defaults("digits-cnn", "digits5")
     assert digits == {
-        "lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1, "per_client": 1000, "tau": 10,
+        "lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1, "per_domain": 1000, "tau": 10,
         "lam_lce": 10, "lam_ent": 0.001, "lam_dis": 10, "model_options": ("cut=conv",),
     }  # fmt: skip
     office, domainnet = (method.defaults("alexnet", name) for name in ("office-caltech10", "domainnet"))
-    assert (office["per_client"], domainnet["per_client"]) == (125, 500)
-    assert {**office, "per_client": 500} == domainnet
+    assert (office["per_domain"], domainnet["per_domain"]) == (125, 500)
+    assert {**office, "per_domain": 500} == domainnet
     assert (office["tau"], office["lam_lce"], office["lam_ent"], office["lam_dis"]) == (1, 1, 0.001, 1)
     assert method.defaults("cnn", "cifar10") == METHODS["fedavg"].defaults("cnn", "cifar10")
-    options = {"tau", "lam_lce", "lam_ent", "lam_dis", "model_options"}
-    bn = METHODS["fedbn"].defaults("digits-cnn", "digits5")
-    assert {name: value for name, value in digits.items() if name not in options} == bn
+    options = {"tau", "lam_lce", "lam_ent", "lam_dis"}
+    for other in ("local", "fedavg", "fedprox", "fedper", "fedrep", "lg-fedavg", "fedbn"):  # of the same table
+        found = METHODS[other].defaults("digits-cnn", "digits5").items()
+        assert digits.items() - {(name, digits[name]) for name in options} <= found, other

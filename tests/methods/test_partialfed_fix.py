@@ -245,6 +245,6 @@ def test_paper_values():
     for name in (METHOD, "partialfed-adaptive"):
         method = METHODS[name]
         assert method.defaults("resnet18", "office-home")["lr"] == 0.01
-        assert method.defaults("resnet18", "cifar10") == {"lr": 0.1}
-        assert method.presets["paper"]["rounds"] == 100
+        assert method.defaults("resnet18", "cifar10") == {"lr": 0.1, "finetune_epochs": 5, "finetune_lr": 0.01}
+        assert method.preset("paper", "office-home")["rounds"] == 100
         assert "pretrained" in MODELS["resnet18"].options

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pfl_fast.data.catalogue import DATASETS
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import legacy, rules, splits
 from pfl_fast.data.partition.record import Partition
@@ -18,8 +19,10 @@ from pfl_fast.errors import ConfigError, DataError, did_you_mean, raise_config_e
 from pfl_fast.options import convert
 
 RULES = ("iid", "dirichlet", "pathological", "domain", "domain-split", "superclass", "natural")
-SHARED_TESTS = ("domain", "domain-split", "superclass")  # clients of one domain or subclass share its test samples
-UNCHANGED = ("beta", "classes_per_client", "per_client", "test_fraction", "validation", "batch_size")
+BY_DOMAIN = ("domain", "domain-split")
+SHARED_TESTS = (*BY_DOMAIN, "superclass")  # clients of one domain or subclass share its test samples
+UNCHANGED = ("beta", "per_client", "per_domain", "validation", "batch_size")
+LATER = ("per_domain", "test_by_class")  # options that enter the hash only if they are used
 LEGACY_SEED = 1  # seed of the published partitions
 
 
@@ -43,6 +46,12 @@ class ResolvedSpec:
     batch_size: int
     least: int
     cuts: str
+    per_domain: int | None
+    test_by_class: bool
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options by the names under which they are saved."""
+        return {name: value for name, value in asdict(self).items() if value or name not in LATER}
 
 
 def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
@@ -74,7 +83,7 @@ def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
     if resolved.per_client is not None:
         train = splits.limit(train, resolved.per_client, resolved.seed)
     _refuse_empty(resolved, train, tests)
-    options = asdict(resolved)
+    options = resolved.options()
     options["kind"] = options.pop("rule")  # the name that entered the hash of every partition so far
     settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), **options}
     result = Partition(resolved.rule, settings, *(tuple(indices) for indices in (train, tests, valid)))
@@ -83,22 +92,32 @@ def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
 
 def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
     _check_ranges(spec)
-    rule = spec.partition
+    entry, rule = DATASETS.get(dataset.name), spec.partition
     if rule == "auto":
-        rule = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
+        usual = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
+        rule = entry.partition if entry and entry.partition and dataset.labels else usual
     if rule not in RULES:
         raise ConfigError(f"no partition {rule!r} (there is {', '.join(RULES)}){did_you_mean(rule, RULES)}")
     test = _test_mode(dataset, rule, spec.test)
     clients = _client_count(dataset, rule, spec.clients)
     samples = len(_pool(dataset, test))
-    default = int(min(spec.batch_size / (spec.test_fraction or 1.0), samples / max(1, clients) / 2))
+    held_out = spec.test_fraction
+    if held_out is None:
+        held_out = 0.2 if rule in BY_DOMAIN else 0.25
+    by_class = spec.test_by_class
+    if by_class is None:
+        by_class = entry is not None and entry.test_by_class and test == "split" and rule in BY_DOMAIN
+    default = int(min(spec.batch_size / (held_out or 1.0), samples / max(1, clients) / 2))
     seed = LEGACY_SEED if spec.legacy_partition else spec.seed
-    floor = 0 if spec.legacy_partition else 2 if test == "split" and spec.test_fraction else 1
+    floor = 0 if spec.legacy_partition else 2 if test == "split" and held_out else 1
     resolved = ResolvedSpec(
         rule=rule,
         clients=clients,
         seed=seed if spec.partition_seed is None else spec.partition_seed,
         test=test,
+        test_fraction=held_out,
+        test_by_class=by_class,
+        classes_per_client=spec.classes_per_client or max(2, len(dataset.classes) // 10),
         legacy=spec.legacy_partition,
         least=max(floor, default if spec.min_samples is None else spec.min_samples),
         cuts=spec.superclass_cuts or "equal",
@@ -106,6 +125,10 @@ def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
     )
     if resolved.legacy and (rule not in ("dirichlet", "pathological") or test != "split"):
         raise ConfigError("legacy_partition: only for partitions 'dirichlet' and 'pathological' with test='split'")
+    if resolved.per_domain is not None and rule not in BY_DOMAIN:
+        raise ConfigError(f"per_domain: only for partitions {' and '.join(BY_DOMAIN)}, got {rule!r}; use per_client")
+    if by_class and (test != "split" or rule not in BY_DOMAIN):
+        raise ConfigError(f"test_by_class: only for partitions {' and '.join(BY_DOMAIN)} with test='split'")
     if rule == "superclass" and not {"fine", "coarse"} <= set(dataset.labels):
         raise DataError(f"{dataset.name} has no labellings 'fine' and 'coarse', which 'superclass' needs; use cifar100")
     if rule != "natural":
@@ -149,8 +172,11 @@ def _shared_tests(dataset: Dataset, spec: ResolvedSpec) -> tuple[ClientIndices, 
     groups = dataset.labels["fine"] if spec.rule == "superclass" else dataset.domain
     assert groups is not None
     official = spec.test == "official"
-    mask = dataset.test if official else splits.test_mask(groups, spec.test_fraction, spec.seed)
+    cells = groups * len(dataset.classes) + dataset.y if spec.test_by_class else groups
+    mask = dataset.test if official else splits.test_mask(cells, spec.test_fraction, spec.seed)
     pool, tests = np.flatnonzero(~mask), np.flatnonzero(mask)
+    if spec.per_domain is not None:
+        pool = splits.limit_groups(pool, groups, spec.per_domain, spec.seed)
     if spec.rule == "superclass":
         fine, coarse = dataset.labels["fine"], dataset.labels["coarse"]
         indices, owned = rules.superclass(fine[pool], coarse[pool], spec.clients, spec.seed, spec.cuts)

@@ -71,6 +71,15 @@ def split_validation(train: ClientIndices, fraction: float, seed: int) -> tuple[
     return kept, taken
 
 
+def limit_groups(pool: NDArray[np.int64], groups: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
+    """Draws at most ``count`` samples of ``pool`` from each group; the drawn samples keep their order."""
+    kept = []
+    for group in np.unique(groups[pool]).tolist():
+        members = pool[groups[pool] == group]
+        kept.append(members[permutation(key(seed, "group limit", group), len(members))[:count]])
+    return np.sort(np.concatenate(kept))
+
+
 def limit(train: ClientIndices, count: int, seed: int) -> ClientIndices:
     """Draws at most ``count`` training samples of each client; the drawn samples keep their order."""
     drawn = []

@@ -203,7 +203,8 @@ class Runner(ABC):
 
     def source(self, phase: Phase) -> FederatedData:
         """Returns the data whose batches a phase uses."""
-        return self.data.whole() if phase.whole else self.data
+        data = self.data.pooled() if phase.pooled else self.data
+        return data.whole() if phase.whole else data
 
     def steps(self, phase: Phase, client: int) -> int:
         """Returns the number of batches in an epoch of a client, within the phase's limit."""
