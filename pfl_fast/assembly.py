@@ -16,7 +16,6 @@ from pfl_fast.config import Settings
 from pfl_fast.data.catalogue import DATASETS
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.domain_catalogue import IMAGENET_MEAN, IMAGENET_STD
-from pfl_fast.data.entry import HALF
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.data.load import load
 from pfl_fast.data.partition import Partition
@@ -194,7 +193,7 @@ def normalised(dataset: Dataset, name: str) -> Dataset:
         raise ConfigError(f"normalise: {name} is for images{' of 3 channels' * (name == 'imagenet')}, got {shown}")
     if name == "imagenet":
         return replace(dataset, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    mean, std = (HALF, HALF) if name == "half" else (0.0, 1.0)
+    mean, std = (0.5, 0.5) if name == "half" else (0.0, 1.0)
     return replace(dataset, mean=(mean,) * channels, std=(std,) * channels)
 
 

@@ -19,7 +19,6 @@ the source; ``x``: not run in the paper.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -192,8 +191,9 @@ class Recipe:
         clients = self.clients(column)
         drawn = clients / int(s["clients"] or clients)
         pool = entry.samples if entry.pools_test else entry.samples * 10 / 11  # without Tiny-ImageNet's validation part
-        share = 5 / 6 if s["partition"] == "superclass" else 1 - s["test_fraction"]  # CIFAR-100 has 1/6 official tests
-        return round(min(pool * share * drawn, clients * (s["per_client"] or entry.samples)))
+        held_out = s["test_fraction"] or (1 / 6 if s["partition"] == "superclass" else 0.2 if entry.domains else 0.25)
+        most = [clients * (s["per_client"] or entry.samples), entry.domains * (s["per_domain"] or entry.samples)]
+        return round(min([pool * (1 - held_out) * drawn, *(number for number in most if number)]))
 
     def clients(self, column: Column) -> int:
         """Returns the number of clients of a column."""
@@ -210,10 +210,9 @@ class Recipe:
             return {}
         s = {**{f.name: f.default for f in fields(Settings)}, **self.settings(column)}
         mean = self.training_samples(column) / self.clients(column)
-        changes = {
-            "rounds": max(min(10, s["rounds"]), round(scale * s["rounds"])),
-            "per_client": min(max(2 * s["batch_size"], round(scale**0.5 * mean)), s["per_client"] or math.inf),
-        }
+        changes: dict[str, Any] = {"rounds": max(min(10, s["rounds"]), round(scale * s["rounds"]))}
+        samples = max(2 * s["batch_size"], round(scale**0.5 * mean))
+        changes |= {"per_client": samples} if samples < mean else {}
         for row in self.rows:  # the only option that counts rounds
             if "warmup" in (values := self.row_values(row, column)):
                 changes[f"{row.method}.warmup"] = round(scale * values["warmup"])

@@ -201,6 +201,11 @@ def test_scale_by_hand():
     tiny = load_recipe("fedcp/table1")
     assert tiny.training_samples(tiny.columns[0]) == 75_000
     fedios = load_recipe("fedios/table1")
+    assert fedios.training_samples(column_of(fedios, "office-4")) == 4 * 62
+    assert fedios.training_samples(column_of(fedios, "office-12")) == 4 * 62
+    assert fedios.scaled(column_of(fedios, "domainnet-12"), 0.25) == {
+        "rounds": 50
+    }  # two batches are more than its samples
     assert fedios.training_samples(column_of(fedios, "cifar100-5")) == 50_000
 
 
