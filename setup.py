@@ -50,7 +50,10 @@ setup(
     packages=[*PACKAGES, *CSRC],
     package_dir={"pfl_fast.csrc": "csrc"},
     include_package_data=False,  # MANIFEST.in is for the sdist only
-    package_data={"pfl_fast": ["py.typed"], **{name: [f"*{end}" for end in build.SOURCE_SUFFIXES] for name in CSRC}},
+    package_data={
+        "pfl_fast": ["py.typed", "recipes/*/*.toml"],
+        **{name: [f"*{end}" for end in build.SOURCE_SUFFIXES] for name in CSRC},
+    },
     ext_modules=[Extension("pfl_fast.native.lib", [])],  # marks the wheel as one for this platform
     cmdclass={"build_ext": BuildNative, "bdist_wheel": AnyPython},
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_fast.cli.compare import continued_by_repeating, exit_if_failed, train_plan
-from pfl_fast.cli.progress import duration
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
 from pfl_fast.cli.train import DASHES
 from pfl_fast.cli.train_request import read_assignments
@@ -75,7 +76,12 @@ def reproduce(
     changes = read_assignments(assignments, errors)
     raise_config_errors(errors)
     folder = out or Path("runs") / (recipe.name.replace("/", "-") + (f"-scale{scale:g}" if scale < 1 else ""))
-    table = ReproducedTable(recipe, chosen, scale, changes, given(values), quiet)
+    words = ["pfl-fast", "reproduce", name]
+    for option, value in (("--rows", rows), ("--columns", columns), ("--seeds", seeds)):
+        words += [option, value] if value else []
+    words += ["--scale", f"{scale:g}"] if scale < 1 else []
+    words += [word for assignment in assignments for word in ("--set", assignment)]
+    table = ReproducedTable(recipe, chosen, scale, changes, given(values), quiet, shlex.join(words))
     if dry_run:
         with TemporaryDirectory(prefix="pfl-fast-") as temporary:
             table.plan(Path(temporary))
@@ -97,6 +103,7 @@ class ReproducedTable:
         changes: settings and options that the user changes, as text.
         execution: settings that do not change results.
         quiet: print the table and nothing else.
+        command: command that reproduces the table.
     """
 
     def __init__(
@@ -107,9 +114,10 @@ class ReproducedTable:
         changes: dict[str, str],
         execution: dict[str, Any],
         quiet: bool,
+        command: str,
     ) -> None:
         self.recipe, self.seeds, self.scale, self.quiet = recipe, seeds, scale, quiet
-        self.execution = execution
+        self.execution, self.command = execution, command
         self.changes = {column.name: {**recipe.scaled(column, scale), **changes} for column in recipe.columns}
         self.plans: list[tuple[Column, Plan]] = []
 
@@ -127,6 +135,7 @@ class ReproducedTable:
 
     def estimate(self) -> None:
         """Prints the estimated time of each column."""
+        from pfl_fast.cli.progress import duration
         from pfl_fast.comparison.estimate import estimate
 
         if self.quiet:
@@ -142,7 +151,7 @@ class ReproducedTable:
     def run(self, folder: Path) -> None:
         """Trains all columns; prints and writes the table."""
         from pfl_fast.comparison.formats import text, write_tables
-        from pfl_fast.comparison.reproduction import Reproduction, cells_of, data_text
+        from pfl_fast.comparison.reproduction import Reproduction, cells_of, data_text, reproduced_table
         from pfl_fast.comparison.results import finished_runs
 
         cells, failures = [], []
@@ -156,12 +165,18 @@ class ReproducedTable:
             seeds=self.seeds,
             scale=self.scale,
             changes={column.name: self.differences(column) for column, _ in self.plans},
-            data={column.name: data_text(plan.dataset) for column, plan in self.plans},
+            data={
+                column.name: data_text(plan.dataset, self.recipe.settings(column)["dataset"])
+                for column, plan in self.plans
+            },
             cells=cells,
             failures=failures,
+            command=self.command,
         )
-        files = write_tables(result.table(), folder, csv=result.csv(), json=result.json())
-        click.echo(text(result.table()))
+        document = result.document()
+        table, as_json = reproduced_table(document), json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        files = write_tables(table, folder, csv=result.csv(), json=as_json)
+        click.echo(text(table))
         click.echo(f"in {folder}: {', '.join(files)}")
         exit_if_failed(len(failures), sum(len(plan.runs) for _, plan in self.plans))
 

@@ -14,7 +14,7 @@ SETTINGS = {info.name: info for info in describe(Settings)}
 # Includes parameters of the commands that are not settings, such as --out.
 GROUPS: Mapping[str, Sequence[str]] = {
     "Common options": (
-        "methods", "seeds", "grids", "partition_per_seed", "runs",
+        "methods", "rows", "columns", "seeds", "scale", "dry_run", "grids", "partition_per_seed", "runs",
         "dataset", "model", "clients", "partition", "beta", "rounds", "local_epochs", "batch_size", "lr", "join_ratio",
         "seed", "protocol", "executor", "device", "ops", "eval_every", "out", "data_dir", "real_data_only", "preset",
         "assignments", "config_file", "quiet",

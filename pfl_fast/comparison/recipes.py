@@ -5,6 +5,7 @@
     title        what the table shows                     subject   row of the paper's own method
     protocol     rules for the accuracies                 method    method of rows that name none
     seeds        seeds of the paper, or usual ones        notes     remarks, printed with the results
+    quantity     accuracy, or time: of a round, without tests; numbers in any unit, compared relative to FedAvg's
     settings     values of all columns                    columns   one table of values per column; ``domains`` names
     datasets     values by data set                                 the numbers of a column with several
     models       values by model                          rows      values of rows that are not just a method's name
@@ -18,7 +19,6 @@ the source; ``x``: not run in the paper.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -41,8 +41,10 @@ FOLDER = Path(__file__).parents[1] / "recipes"
 PAPER = "paper"  # the file with the values of all tables of a paper
 KEYS = {
     "title", "protocol", "seeds", "subject", "method", "notes", "settings", "datasets", "models", "columns", "rows",
-    "grid", "numbers",
+    "grid", "numbers", "quantity",
 }  # fmt: skip
+QUANTITIES = ("accuracy", "time")
+BASE = "fedavg"  # row that times are divided by
 EVALUATIONS = {  # tests that a protocol needs; others would only cost time
     "after_agg": {"eval_at": "after_agg", "eval_global": False},
     "after_local": {"eval_at": "after_local", "eval_global": False},
@@ -56,7 +58,7 @@ EXECUTION = NOT_IN_RESULTS - {"protocol", "rounds"}
 
 @dataclass(frozen=True)
 class Expected:
-    """A number of a paper, in percent: mean and standard deviation (None if the paper has none)."""
+    """A number of a paper, accuracies in percent: mean and standard deviation (None if the paper has none)."""
 
     mean: float
     deviation: float | None = None
@@ -93,6 +95,7 @@ class Recipe:
         name: ``"<paper>/<table>"``.
         paper: title of the paper's method.
         title: what the table shows.
+        quantity: ``"accuracy"``, or ``"time"`` of a round relative to FedAvg's.
         protocol: rules for the accuracies.
         seeds: seeds.
         subject: name of the row of the paper's own method; empty if the table has none.
@@ -107,6 +110,7 @@ class Recipe:
     name: str
     paper: str
     title: str
+    quantity: str
     protocol: str
     seeds: tuple[int, ...]
     subject: str
@@ -175,7 +179,8 @@ class Recipe:
     def expected(self, row: str, column: Column, domains: Iterable[str] = ()) -> Expected | None:
         """Returns the paper's number of a column, or the mean of its numbers of ``domains``."""
         if not column.domains:
-            return self.numbers.get((row, column.name, ""))
+            number, base = (self.numbers.get((name, column.name, "")) for name in (row, BASE))
+            return Expected(number.mean / base.mean) if self.quantity == "time" and number and base else number
         found = [self.numbers.get((row, column.name, domain)) for domain in domains]
         known = [number.mean for number in found if number]
         return Expected(sum(known) / len(known)) if known and len(known) == len(found) else None
@@ -191,7 +196,8 @@ class Recipe:
         if held_out is None:
             held_out = default_test_fraction(s["partition"])
         share = 5 / 6 if s["partition"] == "superclass" else 1 - held_out  # CIFAR-100 has 1/6 official tests
-        return round(min(pool * share * drawn, clients * (s["per_client"] or entry.samples)))
+        most = [clients * (s["per_client"] or entry.samples), entry.domains * (s["per_domain"] or entry.samples)]
+        return round(min([pool * share * drawn, *(number for number in most if number)]))
 
     def clients(self, column: Column) -> int:
         """Returns the number of clients of a column."""
@@ -208,10 +214,9 @@ class Recipe:
             return {}
         s = {**{f.name: f.default for f in fields(Settings)}, **self.settings(column)}
         mean = self.training_samples(column) / self.clients(column)
-        changes = {
-            "rounds": max(min(10, s["rounds"]), round(scale * s["rounds"])),
-            "per_client": min(max(2 * s["batch_size"], round(scale**0.5 * mean)), s["per_client"] or math.inf),
-        }
+        changes: dict[str, Any] = {"rounds": max(min(10, s["rounds"]), round(scale * s["rounds"]))}
+        samples = max(2 * s["batch_size"], round(scale**0.5 * mean))
+        changes |= {"per_client": samples} if samples < mean else {}
         for row in self.rows:  # the only option that counts rounds
             if "warmup" in (values := self.row_values(row, column)):
                 changes[f"{row.method}.warmup"] = round(scale * values["warmup"])
@@ -235,7 +240,8 @@ class Recipe:
 
     def errors(self) -> list[str]:
         """Returns a line for each unknown name, and for each value that cannot be used."""
-        errors = [f"subject: no row {self.subject!r}"] * (bool(self.subject) and self.subject not in self.row_names)
+        errors = [] if self.quantity in QUANTITIES else [f"quantity: must be one of {', '.join(QUANTITIES)}"]
+        errors += [f"subject: no row {self.subject!r}"] * (bool(self.subject) and self.subject not in self.row_names)
         for column in self.columns:
             settings = self.settings(column)
             where = f"column {column.name}: "
@@ -279,7 +285,7 @@ def load_recipe(name: str) -> Recipe:
         raise ConfigError(f"no recipe {name!r}{hint}; pfl-fast recipes lists them")
     shared = file.parent / f"{PAPER}.toml"
     paper, table = _read(shared) if shared.is_file() else {}, _read(file)
-    recipe = _parse(f"{file.parent.name}/{file.stem}", paper, table)
+    recipe = _parse(f"{file.resolve().parent.name}/{file.stem}", paper, table)
     raise_config_errors([f"{file}: {error}" for error in recipe.errors()])
     return recipe
 
@@ -310,6 +316,7 @@ def _parse(name: str, paper: Layer, table: Layer) -> Recipe:
         name=name,
         paper=paper.get("title", name),
         title=table.get("title", ""),
+        quantity=table.get("quantity", QUANTITIES[0]),
         protocol=both.get("protocol", Settings.protocol),
         seeds=tuple(both.get("seeds", (0,))),
         subject="" if inherited and subject not in [row.name for row in rows] else subject,
@@ -331,10 +338,10 @@ def _row(name: str, table: Layer) -> RecipeRow:
         option, equals, value = name.partition("=")
         if equals:
             own = {option: value}
-        elif name in METHODS:
-            method, label = name, METHODS[name].title
+        else:
+            method, label = name, METHODS[name].title if name in METHODS else name
     if method not in METHODS:
-        raise ConfigError(f"row {name!r}: no method {method or name!r}{did_you_mean(method or name, METHODS)}")
+        raise ConfigError(f"row {name!r}: no method {method!r}{did_you_mean(method, METHODS)}")
     return RecipeRow(name, label, method, own)
 
 

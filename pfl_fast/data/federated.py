@@ -110,7 +110,7 @@ class FederatedData:
         shuffle: draw a new order in every epoch; otherwise use the order of the partition.
         drop_last: drop an incomplete last batch.
         skip_single: drop a last batch of one sample, which BatchNorm cannot train on.
-    merge_last: add a last batch of at most this number of samples to the batch before it; 0: never.
+        merge_last: add a last batch of at most this number of samples to the batch before it; 0: never.
         augment: augmentation of training images, one of :data:`pfl_fast.data.augment.AUGMENTATIONS`.
         dtype: dtype of images and features.
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from pfl_fast.engine.results.protocol import PROTOCOLS, Protocol, find_protocol, measure, read_client_rows
+from pfl_fast.engine.results.protocol import PROTOCOLS, Protocol, find_protocol, measure, read_client_rows, read_tests
 from pfl_fast.errors import ConfigError
 from tests.engine.small_experiments import trained
 
@@ -137,6 +137,9 @@ def test_unknown_protocols(name, message):
         ("after_local,samples,best", {"eval_at": "after_agg"}, "needs --eval-at both or after_local"),
         ("after_agg,samples,validation", {}, "needs validation samples"),
         ("after_finetune,samples,last", {}, "needs methods with a final fine-tune"),
+        ("global,samples,last", {"eval_global": False}, "needs --eval-global"),
+        ("global,samples,last", {"eval_at": "after_local"}, "needs --eval-global, --eval-at both or after_agg"),
+        ("global,clients,last", {}, "and reduction samples"),
     ],
 )
 def test_runs_without_the_tests_of_their_protocol_are_refused(protocol, settings, message):
@@ -155,6 +158,25 @@ def test_summary_has_the_accuracy_by_the_protocol(tmp_path):
     assert summary["finished"] is True
     curve = measure(find_protocol("default"), read_client_rows(tmp_path / "clients.csv"), 3).curve
     assert curve == [(record["round"], record["test_accuracy_after_agg"]) for record in records]
+
+
+@pytest.mark.parametrize("selection", ["best", "last", "last5"])
+def test_the_servers_model(tmp_path, selection):
+    with trained("fedper", rounds=2, out=tmp_path / "a"):
+        pass
+    protocol = find_protocol(f"global,samples,{selection}")
+    assert str(protocol).startswith("server's model, by samples, ")
+    assert measure(protocol, read_tests(tmp_path / "a", protocol), 2) is None  # heads are personal
+    with trained("fedrod", rounds=7, protocol=protocol.name, out=tmp_path / "b"):
+        pass
+    records = [json.loads(line) for line in (tmp_path / "b" / "metrics.jsonl").read_text().splitlines()]
+    series = [record["test_accuracy_global"] for record in records]
+    assert len(set(series)) > 1
+    expected = {"best": max(series), "last": series[-1], "last5": fmean(series[2:])}[selection]
+    found = measure(protocol, read_tests(tmp_path / "b", protocol), 7)
+    assert found.accuracy == expected
+    assert found.curve == list(enumerate(series, 1))
+    assert json.loads((tmp_path / "b" / "summary.json").read_text())["protocol"]["accuracy"] == expected
 
 
 @pytest.mark.parametrize("eval_at", ["both", "after_agg", "after_local"])

@@ -75,7 +75,7 @@ def test_wheel_has_every_source_and_the_library(tree):
     wanted = {name for name in csrc if "/emulation/" not in name}
     assert {name for name in names if name.startswith("pfl_fast/csrc/")} == wanted
     assert {f"pfl_fast/native/lib/{name}" for name in (build.LIBRARY, build.INFO)} <= names
-    assert "pfl_fast/py.typed" in names
+    assert {"pfl_fast/py.typed", "pfl_fast/recipes/fedcp/table2.toml"} <= names
 
 
 @needs_library
