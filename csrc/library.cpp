@@ -46,6 +46,9 @@ STABLE_TORCH_LIBRARY(pfl_fast, m) {
   m.def(
       "sgd_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] momentum_buffers, Tensor[] center, float lr, "
       "float momentum, float dampening, float weight_decay, bool nesterov, float proximal, bool first_step) -> ()");
+  m.def(
+      "sgd_tensor_(Tensor(a!) param, Tensor grad, Tensor(b!)? momentum_buffer, Tensor? center, float lr, "
+      "float momentum, float dampening, float weight_decay, bool nesterov, float proximal, bool first_step) -> ()");
   m.def("route(Tensor h, Tensor a, Tensor? seed, float tau) -> (Tensor, Tensor)");
   m.def(
       "route_backward(Tensor grad_global, Tensor grad_personal, Tensor h, Tensor a, Tensor? seed, float tau)"

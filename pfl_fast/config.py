@@ -60,6 +60,11 @@ class Settings(PartitionSpec, RoundSettings):
     )
     device: str = option("auto", "cpu, cuda, cuda:1, or several such as cuda:0,cuda:1; auto: all GPUs, else the CPU")
     ops: str = option("auto", "native operators or their plain-torch reference", ["auto", "native", "reference"])
+    capture: str = option(
+        "auto",
+        "record local steps and repeat them without Python, where the result is the same to the bit (auto), or not",
+        ["auto", "off"],
+    )
     protocol: str = option(
         "default",
         f"rules for the accuracy of the run: {', '.join(PROTOCOLS)}, or POINT,REDUCTION,SELECTION such as "
@@ -79,6 +84,7 @@ NOT_IN_RESULTS = frozenset(
         "stack",
         "device",
         "ops",
+        "capture",
         "state",
         "data_dir",
         "real_data_only",

@@ -20,6 +20,7 @@ from pfl_fast.engine.client_results import Bests, LocalReport
 from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
 from pfl_fast.engine.local.arithmetic import arithmetic
+from pfl_fast.engine.local.capture import Programs
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
 from pfl_fast.engine.out_of_memory import explained
@@ -172,7 +173,12 @@ class Experiment:
             if problem:
                 self.log(f"Clients are trained one by one: {problem}")
             make_worker = partial(
-                Worker, part_table=self.part_table, method=self.method, data=self.data, metrics=self.metrics
+                Worker,
+                part_table=self.part_table,
+                method=self.method,
+                data=self.data,
+                metrics=self.metrics,
+                programs=Programs(s.capture == "auto"),
             )
             executor = EXECUTORS[name](devices, s.workers, s.stack, make_worker)
             self._stack.callback(executor.close)

@@ -257,12 +257,16 @@ class FederatedData:
 
     def batches(self, client: int, round: int, epoch: int) -> Iterator[ClientBatch]:
         """Yields the batches of one epoch of a client."""
+        for chunk in self.chunks(client, round, epoch):
+            yield from map(ClientBatch._make, zip(*(field.unbind() for field in chunk), strict=True))
+
+    def chunks(self, client: int, round: int, epoch: int) -> Iterator[ClientBatch]:
+        """Yields :meth:`batches` with several equally large ones at a time, ``x [steps, B, ...]``."""
         order = self.order(client, round, epoch)
         full = int(self._full[client]) * self.batch_size
-        for x, y, position in self._chunks(order.cut(0, full).fold(-1, self.batch_size)):
-            yield ClientBatch(x, y, position)
+        yield from self._chunks(order.cut(0, full).fold(-1, self.batch_size))
         if rest := int(self._rest[client]):
-            yield ClientBatch(*self._taken(order.cut(full, full + rest)))
+            yield from self._chunks(order.cut(full, full + rest).fold(1, rest))
 
     def stack_order(self, clients: Sequence[int]) -> list[int]:
         """Returns the clients as :meth:`stacked_batches` orders them: most batches first, then larger last batches."""
@@ -287,9 +291,10 @@ class FederatedData:
             rows = _stack([v.cut(begin * self.batch_size, end * self.batch_size) for v in visits[:active]])
             # [clients, steps, batch] -> [steps, clients, batch]
             steps = rows.map(lambda t: t.view(active, -1, self.batch_size).transpose(0, 1).contiguous())  # noqa: B023
-            for x, y, position in self._chunks(self._on_device(steps, ranked[:active])):
-                yield [StackedBatch(slice(0, active), x, y, position), *extra]
-                extra = []
+            for chunk in self._chunks(self._on_device(steps, ranked[:active])):
+                for fields in zip(*(field.unbind() for field in chunk), strict=True):
+                    yield [StackedBatch(slice(0, active), *fields), *extra]
+                    extra = []
 
     def evaluation(
         self, split: str, client: int | None = None, batch_size: int = EVALUATION_BATCH
@@ -329,16 +334,13 @@ class FederatedData:
     def _taken(self, order: SampleOrder) -> tuple[Tensor, Tensor, Tensor]:
         return (*self.take(order.sample, order.keys), order.position)
 
-    def _chunks(self, steps: SampleOrder) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yields the batches of ``[steps, *batch]`` samples one by one; each operator call takes a chunk of them."""
+    def _chunks(self, steps: SampleOrder) -> Iterator[ClientBatch]:
+        """Yields the batches of ``[steps, *batch]`` samples in chunks, each taken by one call of an operator."""
         if len(steps.sample) == 0:
             return
         size = max(1, CHUNK_BYTES // (steps.sample[0].numel() * self._x[0].numel() * self.dtype.itemsize))
-        labels, positions = self._y[steps.sample].unbind(), steps.position.unbind()
-        for first in range(0, len(labels), size):
-            part = slice(first, first + size)
-            chunk = steps.cut(first, first + size)
-            yield from zip(self._take_x(chunk.sample, chunk.keys).unbind(), labels[part], positions[part], strict=True)
+        for first in range(0, len(steps.sample), size):
+            yield ClientBatch(*self._taken(steps.cut(first, first + size)))
 
     def _last_groups(self, ranked: list[int], visits: list[Visits], step: int) -> list[StackedBatch]:
         """Returns the groups of clients whose smaller last batch comes at this step."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.client_results import Score
 from pfl_fast.engine.local.arithmetic import with_bf16_products
+from pfl_fast.engine.local.capture import Programs
 from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.single import SingleRunner, predictions
@@ -52,6 +53,7 @@ class Worker:
         runner_class: runs one client or a stack of clients.
         metrics: metrics of the tests, by name.
         stop: asked between training steps; True ends the run.
+        programs: programs of recorded steps, shared by all workers.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Worker:
         metrics: Mapping[str, Metric],
         device: torch.device,
         stop: Callable[[], bool],
+        programs: Programs,
     ) -> None:
         self.part_table = part_table
         self.method = method
@@ -72,7 +75,7 @@ class Worker:
         self.single = SingleRunner(part_table, method, self.data, device)
         same = runner_class is SingleRunner
         self.runner: Runner = self.single if same else runner_class(part_table, method, self.data, device)
-        self.trainer = Trainer(self.runner, stop)
+        self.trainer = Trainer(self.runner, stop, programs if device.type == "cpu" else None)
         self._received: dict[str, tuple[Tensor, Tensor]] = {}
         self._server: Client | None = None  # modules of the server, made by the first test of its model
 

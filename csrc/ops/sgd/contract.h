@@ -7,6 +7,8 @@
 //   g   = g + momentum * buf if nesterov, else buf           only with momentum > 0
 //   p   = p - lr * g
 //
+// `sgd_tensor_` is the same for one tensor.
+//
 // Each line rounds like torch's add(x, alpha): one fused multiply-add (momentum * buf is rounded first). Half types are
 // computed in float and rounded once at the end.
 #pragma once
@@ -169,6 +171,10 @@ void sgd(const std::vector<Tensor>& params, const std::vector<Tensor>& grads, co
   SgdPlan plan(params, grads, options.momentum > 0 ? momenta : none, options.proximal > 0 ? center : none);
   run(plan.problem(kernel_type(params[0].scalar_type()), options));
   plan.copy_back();
+}
+
+inline std::vector<Tensor> as_list(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? std::vector<Tensor>{*tensor} : std::vector<Tensor>{};
 }
 
 }  // namespace pfl

@@ -19,9 +19,17 @@ void sgd_cpu(std::vector<Tensor> params, std::vector<Tensor> grads, std::vector<
   });
 }
 
+void sgd_tensor_cpu(Tensor param, Tensor grad, std::optional<Tensor> momentum_buffer, std::optional<Tensor> center,
+                    double lr, double momentum, double dampening, double weight_decay, bool nesterov, double proximal,
+                    bool first_step) {
+  sgd_cpu({param}, {grad}, as_list(momentum_buffer), as_list(center), lr, momentum, dampening, weight_decay, nesterov,
+          proximal, first_step);
+}
+
 }  // namespace
 }  // namespace pfl
 
 STABLE_TORCH_LIBRARY_IMPL(pfl_fast, CPU, m) {
   m.impl("sgd_", TORCH_BOX(&pfl::sgd_cpu));
+  m.impl("sgd_tensor_", TORCH_BOX(&pfl::sgd_tensor_cpu));
 }

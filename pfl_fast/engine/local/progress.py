@@ -18,6 +18,8 @@ LOSS = ""  # key of the loss among recorded quantities, whose names are not empt
 class SingleProgress:
     """Progress of one client; reads the loss after every step."""
 
+    reads_every_loss = True
+
     def __init__(self, clients: list[int], device: torch.device) -> None:
         self.device = device
         self.report = LocalReport(clients[0])
@@ -55,7 +57,7 @@ class SingleProgress:
 class StackProgress:
     """Progress of a stack of clients, kept on the device so that no step synchronizes with the host."""
 
-    failed = False  # known only at the end
+    failed, reads_every_loss = False, False  # known only at the end
 
     def __init__(self, clients: list[int], device: torch.device) -> None:
         self.clients = clients

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from torch import Tensor
 
-from pfl_fast.data.federated import FederatedData, StackedBatch
+from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.local.linear_gradients import GradientFactors, LinearGradients
 from pfl_fast.engine.local.modules import bind, evaluate_at
 from pfl_fast.engine.local.optimizer import StepSettings, identity, only_steps, takes_factors, update
+from pfl_fast.engine.local.program import StepProgram
 from pfl_fast.engine.local.progress import SingleProgress
-from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.trainer import WHOLE, CachedValues, Chunk, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable, TensorSpec
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 from pfl_fast.nn import seed_dropout
@@ -61,31 +61,49 @@ class SinglePhase(PhaseRun):
         bind(client, self.tensors, set(self.runner.trained_names(self.phase)))
         self._parameters = [{name: client.get_parameter(name) for name in names} for names in self.rotation]
 
-    def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
-        data, client = self.runner.source(self.phase), self.progress.report.client
-        for number, batch in enumerate(
-            islice(data.batches(client, round, epoch), self.runner.steps(self.phase, client))
-        ):
-            yield number, StackedBatch(WHOLE, *batch)
+    def chunks(self, round: int, epoch: int) -> Iterator[Chunk]:
+        data, client, first = self.runner.source(self.phase), self.progress.report.client, 0
+        steps = self.runner.steps(self.phase, client)
+        for batches in data.chunks(client, round, epoch):
+            chunk = Chunk(first, WHOLE, *batches).cut(0, steps - first)
+            if first < steps:
+                yield chunk
+            first += len(chunk.y)
 
     def begin_epoch(self, settings: StepSettings) -> None:
         report, steps = self.progress.report, self.runner.steps(self.phase, self.progress.report.client)
-        self._noise = [self.runner.noise(settings, report.client, report.steps + number) for number in range(steps)]
-        self._seeds = to_device(self._noise, self.runner.device)
+        noise = [self.runner.noise(settings, report.client, report.steps + number) for number in range(steps)]
+        self._seeds = to_device(noise, self.runner.device)
 
-    def seed(self, number: int, rows: slice) -> Tensor:
-        if self.runner.seed_names:
-            seed_dropout(self.runner.client, self._noise[number])
-        return self._seeds[number]
+    def seeds(self, numbers: slice, rows: slice) -> Tensor:
+        return self._seeds[numbers]
 
     def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
         return table.values[position]
 
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
+        if self.runner.seed_names:
+            seed_dropout(self.runner.client, batch.seed)
         return SingleStep(self.phase, self._parameters[turn], batch, settings, self)
 
     def active(self, rows: slice) -> Tensors:
         return self.tensors
+
+    def inputs(self, step: Step) -> list[tuple[str, Tensor]]:
+        client = self.runner.client
+        bound = [*client.named_parameters(), *client.named_buffers()]
+        named = [*self.tensors.items(), *self.write_buffers.items(), *bound]
+        seeds = [("seed", client.get_buffer(name)) for name in self.runner.seed_names]
+        return [(name, tensor) for name, tensor in named if name in self.tensors] + seeds
+
+    def begin_program(self, program: StepProgram, rows: slice) -> tuple[list[Tensor], list[Tensor]]:
+        start = dict(self.tensors)
+        for name in [name for name in self.write_buffers if name in program.written]:
+            self.tensors[name] = self.write_buffers.pop(name)
+            if name not in program.replaced:
+                start[name] = self.tensors[name].copy_(start[name])
+            self.runner.client.get_parameter(name).data = self.tensors[name]
+        return [self.tensors[name] for name in program.names], [start[name] for name in program.names]
 
 
 class SingleRunner(Runner):

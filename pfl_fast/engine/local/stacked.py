@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pfl_fast.data.federated import FederatedData, StackedBatch
+from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.local.in_place import avoid_in_place
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import stacked
 from pfl_fast.engine.local.optimizer import StepSettings, update
+from pfl_fast.engine.local.program import StepProgram
 from pfl_fast.engine.local.progress import StackProgress
-from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.trainer import WHOLE, CachedValues, Chunk, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
@@ -54,7 +55,7 @@ class StackedPhase(PhaseRun):
         self.stacked_loss = counting(loss, self.runner.uncounted)
         self._steps = [self.runner.steps(self.phase, client) for client in self.progress.clients]
 
-    def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
+    def chunks(self, round: int, epoch: int) -> Iterator[Chunk]:
         steps = iter(self.runner.source(self.phase).stacked_batches(self.progress.clients, round, epoch))
         for number in count():
             # Clients with more batches come first, and so do those with a higher limit.
@@ -62,7 +63,10 @@ class StackedPhase(PhaseRun):
             groups = next(steps, None) if left else None
             if groups is None:
                 return
-            yield from ((number, group.first(left - group.rows.start)) for group in groups if group.rows.start < left)
+            for group in groups:
+                if group.rows.start < left:
+                    rows, *fields = group.first(left - group.rows.start)
+                    yield Chunk(number, rows, *(field[None] for field in fields))
 
     def begin_epoch(self, settings: StepSettings) -> None:
         clients = list(zip(self.progress.clients, self.progress.steps, self._steps, strict=True))
@@ -75,8 +79,8 @@ class StackedPhase(PhaseRun):
         ]
         self._seeds = to_device(torch.tensor(seeds), self.runner.device)
 
-    def seed(self, number: int, rows: slice) -> Tensor:
-        return self._seeds[number, rows]
+    def seeds(self, numbers: slice, rows: slice) -> Tensor:
+        return self._seeds[numbers, rows]
 
     def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
         return table.values[table.begin[rows, None] + position]
@@ -88,6 +92,14 @@ class StackedPhase(PhaseRun):
 
     def active(self, rows: slice) -> Tensors:
         return {name: tensor[rows].detach() for name, tensor in self.tensors.items()}
+
+    def inputs(self, step: Step) -> list[tuple[str, Tensor]]:
+        return list(step.active.items())
+
+    def begin_program(self, program: StepProgram, rows: slice) -> tuple[list[Tensor], list[Tensor]]:
+        active = self.active(rows)
+        tensors = [active[name] for name in program.names]
+        return tensors, tensors
 
 
 class StackedRunner(Runner):

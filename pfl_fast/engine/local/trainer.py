@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
 from typing import Any, ClassVar
@@ -17,12 +17,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pfl_fast.data.federated import FederatedData, StackedBatch
+from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.local.arithmetic import with_bf16_products
+from pfl_fast.engine.local.capture import Programs, RecordedStep
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.engine.local.optimizer import StepSettings, write
+from pfl_fast.engine.local.program import StepProgram
 from pfl_fast.engine.local.progress import Hook, SingleProgress, StackProgress
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
@@ -33,6 +35,7 @@ from pfl_fast.transfer import read, to_device
 
 Predict = Callable[[Any, Batch], Any]
 WHOLE = slice(None)
+MOST_STEPS = 64  # steps of one call of a program, between which nobody is asked to stop
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -99,6 +102,36 @@ class Step(ABC):
         """Updates the parameters in place."""
 
 
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Batches of an epoch, equally large ones of the clients in ``rows``.
+
+    Attributes:
+        first: number of the first batch in the epoch.
+        rows: clients of the unit.
+        x, y, position: ``[steps, ...]`` samples, labels and positions in the clients' lists.
+        cached: ``[steps, ...]`` cached values by name.
+    """
+
+    first: int
+    rows: slice
+    x: Tensor
+    y: Tensor
+    position: Tensor
+    cached: Tensors = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> slice:
+        """Numbers of the batches in the epoch."""
+        return slice(self.first, self.first + len(self.y))
+
+    def cut(self, begin: int, end: int) -> Chunk:
+        """Returns the batches ``begin`` to ``end``."""
+        cached = {name: value[begin:end] for name, value in self.cached.items()}
+        fields = (self.x[begin:end], self.y[begin:end], self.position[begin:end])
+        return Chunk(self.first + begin, self.rows, *fields, cached)
+
+
 @dataclass(eq=False)
 class PhaseRun(ABC):
     """One phase of the local training of a unit.
@@ -118,16 +151,16 @@ class PhaseRun(ABC):
     write_buffers: Tensors
 
     @abstractmethod
-    def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
-        """Yields the batches of an epoch with their number in it."""
+    def chunks(self, round: int, epoch: int) -> Iterator[Chunk]:
+        """Yields the batches of an epoch."""
 
     @abstractmethod
     def begin_epoch(self, settings: StepSettings) -> None:
         """Sends the noise seeds of all steps of the next epoch to the device."""
 
     @abstractmethod
-    def seed(self, number: int, rows: slice) -> Tensor:
-        """Returns the noise seeds of batch ``number`` of the epoch, of the clients in ``rows``."""
+    def seeds(self, numbers: slice, rows: slice) -> Tensor:
+        """Returns the noise seeds of some batches of the epoch, of the clients in ``rows``."""
 
     @abstractmethod
     def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
@@ -140,6 +173,24 @@ class PhaseRun(ABC):
     @abstractmethod
     def active(self, rows: slice) -> Tensors:
         """Returns the tensors of the clients in ``rows``, to be written to."""
+
+    @abstractmethod
+    def inputs(self, step: Step) -> list[tuple[str, Tensor]]:
+        """Returns the tensors of a step by name; several objects may stand for one name."""
+
+    @abstractmethod
+    def begin_program(self, program: StepProgram, rows: slice) -> tuple[list[Tensor], list[Tensor]]:
+        """Returns the lists ``t`` and ``start`` of a program for the clients in ``rows``."""
+
+    def run_program(self, program: StepProgram, chunk: Chunk, stop_at_nan: bool) -> list[tuple[Tensor, Tensors]]:
+        """Runs a program on the batches of a chunk; returns loss and recorded quantities of each step."""
+        tensors, start = self.begin_program(program, chunk.rows)
+        memory = enumerate(program.scratch)
+        scratch = [self.runner.scratch(f"scratch {n}", like.shape, like.dtype) for n, like in memory]
+        seeds = self.seeds(chunk.numbers, chunk.rows)
+        batches = (chunk.x, chunk.y, seeds, list(chunk.cached.values()))
+        found = program.run(tensors, start, scratch, *batches, stop_at_nan and self.progress.reads_every_loss)
+        return [(loss, dict(zip(program.recorded, recorded, strict=True))) for loss, *recorded in found]
 
 
 class Runner(ABC):
@@ -252,11 +303,18 @@ class CachedValues:
 
 
 class Trainer:
-    """Trains units of clients; asks ``stop`` between steps, where True raises :class:`Interrupted`."""
+    """Trains units of clients.
 
-    def __init__(self, runner: Runner, stop: Callable[[], bool]) -> None:
+    Args:
+        runner: executes the steps.
+        stop: asked between chunks of steps; True raises :class:`Interrupted`.
+        programs: programs of recorded steps; None runs all steps eagerly.
+    """
+
+    def __init__(self, runner: Runner, stop: Callable[[], bool], programs: Programs | None = None) -> None:
         self.runner = runner
         self.stop = stop
+        self.programs = programs or Programs(enabled=False)
         self._data_seconds = 0.0
 
     def train(
@@ -312,37 +370,68 @@ class Trainer:
     def _train_phase(
         self, run: PhaseRun, tables: Mapping[str, CachedValues], first_epoch: int, settings: StepSettings
     ) -> None:
-        phase, progress, own = run.phase, run.progress, settings.for_phase(run.phase)
-        for epoch in range(first_epoch, first_epoch + phase.epochs):
+        own = settings.for_phase(run.phase)
+        for epoch in range(first_epoch, first_epoch + run.phase.epochs):
             run.begin_epoch(settings)
-            for number, (rows, x, y, position) in self._batches(run, settings.round, epoch):
-                cached = {name: run.cached(table, rows, position) for name, table in tables.items()}
-                step = run.step(Batch(x, y, run.seed(number, rows), cached), rows, number % len(run.rotation), own)
-                step.run()
-                progress.add(rows, y.shape[-1], step.loss, step.recorded)
-                del step  # frees the graph before the next batch
-                if progress.failed and settings.stop_at_nan:
+            for chunk in self._chunks(run, settings.round, epoch):
+                cached = {name: run.cached(table, chunk.rows, chunk.position) for name, table in tables.items()}
+                if not self._train_chunk(run, replace(chunk, cached=cached), own):
                     return
-                self._run_hook(run, phase.after_batch, settings, rows)
-            self._run_hook(run, phase.after_epoch, settings)
+            self._run_hook(run, run.phase.after_epoch, settings)
+
+    def _train_chunk(self, run: PhaseRun, chunk: Chunk, settings: StepSettings) -> bool:
+        """Runs the steps of a chunk; returns False if a loss was not finite and training is to stop."""
+        progress, turns, done = run.progress, len(run.rotation), 0
+        together = 1 if run.phase.after_batch or turns > 1 else MOST_STEPS
+        while done < len(chunk.y):
+            turn = (chunk.first + done) % turns
+            shape = (turn, tuple(chunk.x.shape[1:]), chunk.y.shape[1:], len(chunk.cached), type(self.runner).__name__)
+            key = self.programs.key(run.phase, settings, *shape)
+            program = self.programs.get(key)
+            part = chunk.cut(done, done + (together if program else 1))
+            if program:
+                results = run.run_program(program, part, settings.stop_at_nan)
+            else:
+                results = [self._eager_step(run, part, turn, settings, key)]
+            for loss, recorded in results:
+                progress.add(chunk.rows, chunk.y.shape[-1], loss, recorded)
+            if progress.failed and settings.stop_at_nan:
+                return False
+            self._run_hook(run, run.phase.after_batch, settings, chunk.rows)
+            done += len(results)
+        return True
+
+    def _eager_step(
+        self, run: PhaseRun, chunk: Chunk, turn: int, settings: StepSettings, key: tuple[Any, ...]
+    ) -> tuple[Tensor, Tensors]:
+        """Runs the step of a chunk of one batch, and records it if it is the first of its key."""
+        seed = run.seeds(chunk.numbers, chunk.rows)[0]
+        batch = Batch(chunk.x[0], chunk.y[0], seed, {name: values[0] for name, values in chunk.cached.items()})
+        step = run.step(batch, chunk.rows, turn, settings)
+        if self.programs.claims(key):
+            outputs = lambda: (step.loss, step.recorded)  # noqa: E731
+            self.programs.record(key, RecordedStep(step.run, batch, run.active(chunk.rows), run.inputs(step), outputs))
+        else:
+            step.run()
+        return step.loss, step.recorded
 
     def _run_hook(self, run: PhaseRun, hook: Hook | None, settings: StepSettings, rows: slice = WHOLE) -> None:
         if hook:
             tensors = run.active(rows)
             write(run.progress.call(hook, tensors, settings.lr, rows), tensors)
 
-    def _batches(self, run: PhaseRun, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
+    def _chunks(self, run: PhaseRun, round: int, epoch: int) -> Iterator[Chunk]:
         """Yields the batches of an epoch, measures the seconds they take, and asks whether to stop."""
-        batches = run.batches(round, epoch)
+        chunks = run.chunks(round, epoch)
         while True:
             if self.stop():
                 raise Interrupted
             begin = perf_counter()
-            batch = next(batches, None)
+            chunk = next(chunks, None)
             self._data_seconds += perf_counter() - begin
-            if batch is None:
+            if chunk is None:
                 return
-            yield batch
+            yield chunk
 
     def _cached_tables(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> dict[str, CachedValues]:
         """Computes the cached values of all training samples, in the order of each client's list."""
