@@ -38,6 +38,9 @@ class StackedStep(Step):
         losses: tuple[Tensor, Tensors] = self.training.stacked_loss(inputs, x, y, self.batch.seed, cached)
         return losses
 
+    def ones_like(self, loss: Tensor) -> Tensor:
+        return self.training.ones[loss.dtype][: len(loss)]
+
     def update(self, gradients: Tensors, factors: Mapping[str, GradientFactors]) -> None:
         update(self.phase, gradients, self.active, self.batch.seed, self.settings, torch.vmap)
 
@@ -53,6 +56,8 @@ class StackedPhase(PhaseRun):
         loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
         self.stacked_loss = counting(loss, self.runner.uncounted)
         self._steps = [self.runner.steps(self.phase, client) for client in self.progress.clients]
+        count, device = len(self.progress.clients), self.runner.device
+        self.ones = {dtype: torch.ones(count, dtype=dtype, device=device) for dtype in (torch.float32, torch.float64)}
 
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
         steps = iter(self.runner.source(self.phase).stacked_batches(self.progress.clients, round, epoch))

@@ -87,8 +87,12 @@ class Step(ABC):
         loss, recorded = self.loss_at(parameters, samples)
         if reported:
             self.loss, self.recorded = loss.detach(), recorded
-        found = torch.autograd.grad(loss.sum(), list(parameters.values()), allow_unused=True)
+        found = torch.autograd.grad(loss, list(parameters.values()), self.ones_like(loss), allow_unused=True)
         return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+
+    def ones_like(self, loss: Tensor) -> Tensor | None:
+        """Returns the gradient of the sum of losses; None stands for that of a scalar."""
+        return None
 
     @abstractmethod
     def loss_at(self, parameters: Tensors, samples: slice) -> tuple[Tensor, Tensors]:
