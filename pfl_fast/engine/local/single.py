@@ -14,7 +14,7 @@ from pfl_fast.engine.local.linear_gradients import GradientFactors, LinearGradie
 from pfl_fast.engine.local.modules import bind, evaluate_at
 from pfl_fast.engine.local.optimizer import StepSettings, identity, only_steps, takes_factors, update
 from pfl_fast.engine.local.progress import SingleProgress
-from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.trainer import WHOLE, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable, TensorSpec
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 from pfl_fast.nn import seed_dropout
@@ -77,9 +77,6 @@ class SinglePhase(PhaseRun):
         if self.runner.seed_names:
             seed_dropout(self.runner.client, self._noise[number])
         return self._seeds[number]
-
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        return table.values[position]
 
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
         return SingleStep(self.phase, self._parameters[turn], batch, settings, self)

@@ -16,7 +16,7 @@ from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import stacked
 from pfl_fast.engine.local.optimizer import StepSettings, update
 from pfl_fast.engine.local.progress import StackProgress
-from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.trainer import WHOLE, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
@@ -39,7 +39,7 @@ class StackedStep(Step):
         return losses
 
     def ones_like(self, loss: Tensor) -> Tensor:
-        return self.training.ones[loss.dtype][: len(loss)]
+        return self.training.ones_like(loss)
 
     def update(self, gradients: Tensors, factors: Mapping[str, GradientFactors]) -> None:
         update(self.phase, gradients, self.active, self.batch.seed, self.settings, torch.vmap)
@@ -56,8 +56,7 @@ class StackedPhase(PhaseRun):
         loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
         self.stacked_loss = counting(loss, self.runner.uncounted)
         self._steps = [self.runner.steps(self.phase, client) for client in self.progress.clients]
-        count, device = len(self.progress.clients), self.runner.device
-        self.ones = {dtype: torch.ones(count, dtype=dtype, device=device) for dtype in (torch.float32, torch.float64)}
+        self._ones: Tensor | None = None
 
     def batches(self, round: int, epoch: int) -> Iterator[tuple[int, StackedBatch]]:
         steps = iter(self.runner.source(self.phase).stacked_batches(self.progress.clients, round, epoch))
@@ -80,11 +79,14 @@ class StackedPhase(PhaseRun):
         ]
         self._seeds = to_device(torch.tensor(seeds), self.runner.device)
 
+    def ones_like(self, loss: Tensor) -> Tensor:
+        """Returns ones of the shape of a loss ``[C]``, made once."""
+        if self._ones is None:
+            self._ones = torch.ones(len(self.progress.clients), dtype=loss.dtype, device=loss.device)
+        return self._ones[: len(loss)]
+
     def seed(self, number: int, rows: slice) -> Tensor:
         return self._seeds[number, rows]
-
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        return table.values[table.begin[rows, None] + position]
 
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
         active = self.active(rows)

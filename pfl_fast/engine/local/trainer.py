@@ -134,10 +134,6 @@ class PhaseRun(ABC):
         """Returns the noise seeds of batch ``number`` of the epoch, of the clients in ``rows``."""
 
     @abstractmethod
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        """Returns the cached values at ``position`` of the training samples of the clients in ``rows``."""
-
-    @abstractmethod
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
         """Returns the step on a batch of the clients in ``rows``, in one turn of the rotation."""
 
@@ -247,14 +243,6 @@ class Runner(ABC):
         self._scratch.clear()
 
 
-class CachedValues:
-    """Values per sample of the clients of a unit, concatenated."""
-
-    def __init__(self, values: Tensor, sizes: list[int]) -> None:
-        self.values = values
-        self.begin = to_device(torch.tensor([0, *sizes[:-1]]).cumsum(0), values.device)
-
-
 class Trainer:
     """Trains units of clients; asks ``stop`` between steps, where True raises :class:`Interrupted`."""
 
@@ -314,13 +302,13 @@ class Trainer:
         return progress
 
     def _train_phase(
-        self, run: PhaseRun, tables: Mapping[str, CachedValues], first_epoch: int, settings: StepSettings
+        self, run: PhaseRun, tables: Tensors, first_epoch: int, settings: StepSettings
     ) -> None:
         phase, progress, own = run.phase, run.progress, settings.for_phase(run.phase)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
             run.begin_epoch(settings)
             for number, (rows, x, y, position) in self._batches(run, settings.round, epoch):
-                cached = {name: run.cached(table, rows, position) for name, table in tables.items()}
+                cached = {name: table[position] for name, table in tables.items()}
                 step = run.step(Batch(x, y, run.seed(number, rows), cached), rows, number % len(run.rotation), own)
                 step.run()
                 progress.add(rows, y.shape[-1], step.loss, step.recorded)
@@ -348,7 +336,7 @@ class Trainer:
                 return
             yield batch
 
-    def _cached_tables(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> dict[str, CachedValues]:
+    def _cached_tables(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> Tensors:
         """Computes the cached values of all training samples, in the order of each client's list."""
         runner, caches = self.runner, phase.cached
         compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in caches.items()}
@@ -359,8 +347,7 @@ class Trainer:
                 for x, _ in runner.data.evaluation("train", client):
                     for name in caches:
                         values[name].append(compute[name](runner.client, x))
-        sizes = [int(runner.data.train_sizes[client]) for client in clients]
-        return {name: CachedValues(torch.cat(parts), sizes) for name, parts in values.items()}
+        return {name: torch.cat(parts) for name, parts in values.items()}
 
 
 def with_cached(phase: Phase) -> Loss:
