@@ -311,8 +311,10 @@ class FederatedData:
             if len(index):
                 yield self.take(index)
 
-    def stacked_evaluation(self, split: str, clients: Sequence[int]) -> Iterator[tuple[int, list[int], Tensor, Tensor]]:
-        """Yields the batches of :meth:`evaluation` of several clients, equally large ones stacked.
+    def stacked_evaluation(
+        self, split: str, clients: Sequence[int], samples: int = STACKED_EVALUATION
+    ) -> Iterator[tuple[int, list[int], Tensor, Tensor]]:
+        """Yields the batches of :meth:`evaluation` of several clients, equally large ones stacked to ``samples``.
 
         Each item holds the number of the batch, rows (positions in ``clients``), ``x [C, b, ...]`` and ``y [C, b]``.
         """
@@ -321,7 +323,7 @@ class FederatedData:
             sizes = {row: len(own[number]) for row, own in enumerate(batches) if number < len(own) and len(own[number])}
             for size in dict.fromkeys(sizes.values()):
                 rows = [row for row, own_size in sizes.items() if own_size == size]
-                most = max(STACKED_EVALUATION // size, 1)
+                most = max(samples // size, 1)
                 for first in range(0, len(rows), most):
                     chunk = rows[first : first + most]
                     yield number, chunk, *self.take(torch.stack([batches[row][number] for row in chunk]))
@@ -344,16 +346,16 @@ class FederatedData:
         """Yields the batches of ``[steps, *batch]`` samples one by one; each operator call takes a chunk of them."""
         if len(steps.sample) == 0:
             return
-        size = max(1, chunk_bytes(self.device.type) // (steps.sample[0].numel() * self._x[0].numel() * self.dtype.itemsize))
+        size = max(
+            1, chunk_bytes(self.device.type) // (steps.sample[0].numel() * self._x[0].numel() * self.dtype.itemsize)
+        )
         labels, positions = self._y[steps.sample].unbind(), steps.position.unbind()
         for first in range(0, len(labels), size):
             part = slice(first, first + size)
             chunk = steps.cut(first, first + size)
             yield from zip(self._take_x(chunk.sample, chunk.keys).unbind(), labels[part], positions[part], strict=True)
 
-    def _last_groups(
-        self, ranked: list[int], visits: list[Visits], first: Tensor, step: int
-    ) -> list[StackedBatch]:
+    def _last_groups(self, ranked: list[int], visits: list[Visits], first: Tensor, step: int) -> list[StackedBatch]:
         """Returns the groups of clients whose smaller last batch comes at this step."""
         rows = [row for row, client in enumerate(ranked) if self._full[client] == step and self._rest[client]]
         groups = []

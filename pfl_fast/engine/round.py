@@ -15,8 +15,9 @@ from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.mixture import RoundUploads
 from pfl_fast.engine.out_of_memory import InHalves
-from pfl_fast.engine.results.metrics import pooled, read_scores_by_split
+from pfl_fast.engine.results.metrics import pooled
 from pfl_fast.engine.results.records import RoundRecord, Stopwatch
+from pfl_fast.engine.results.scores import read_scores_by_split
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.client_state import ClientState

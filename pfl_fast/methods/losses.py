@@ -13,7 +13,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Returns the mean cross entropy of ``[b, C]`` logits and ``[b]`` labels.
 
     The same as ``torch.nn.functional.cross_entropy`` without ``ignore_index``, whose handling adds a dozen operators
-    under ``torch.vmap``. On CUDA it is the first loss of :func:`pfl_fast.ops.distill_losses`, one launch instead of four.
+    under ``torch.vmap``. On CUDA it is the first of :func:`pfl_fast.ops.distill_losses`: one launch, not four.
 
     >>> import torch
     >>> cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))

@@ -73,7 +73,8 @@ def by_product(x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
     """
     k = weight.shape[-1]
     samples, (height, width) = len(x), (side + 2 * padding - k + 1 for side in x.shape[2:])
-    products = (patches(x, k, padding).reshape(samples * height * width, -1) @ weight.flatten(1).t()).view(samples, height, width, -1).permute(0, 3, 1, 2)
+    columns = patches(x, k, padding).reshape(samples * height * width, weight[0].numel())
+    products = (columns @ weight.flatten(1).t()).view(samples, height, width, -1).permute(0, 3, 1, 2)
     # Rounding is monotonic: the maximum before bias and ReLU, over four times the values, gives the same bits.
     return F.relu(F.max_pool2d(products, 2) + bias[:, None, None])
 
@@ -95,7 +96,7 @@ class StackedConvReluPool(StackFunction):
         """Returns ``[C, b, o, ho // 2, wo // 2]``."""
         clients, samples, outputs, k = *x.shape[:2], weight.shape[1], weight.shape[-1]
         height, width = (side + 2 * padding - k + 1 for side in x.shape[3:])
-        columns = patches(x, k, padding).reshape(clients, samples * height * width, -1)
+        columns = patches(x, k, padding).reshape(clients, samples * height * width, weight[0, 0].numel())
         products = torch.bmm(columns, weight.flatten(2).mT).view(clients * samples, height, width, outputs)
         pooled, index = torch.ops.aten.max_pool2d_with_indices(products.permute(0, 3, 1, 2), [2, 2], [2, 2])
         y = x.new_empty(clients, samples, *pooled.shape[1:])  # contiguous: the next layer may flatten it
@@ -124,8 +125,8 @@ class StackedConvReluPool(StackFunction):
 
 def _images(ctx: Any, products: Tensor, weight: Tensor) -> Tensor:
     """Returns the gradient of the images ``[C, b, c, h, w]`` from that of the products ``[C, b ho wo, o]``."""
-    clients, samples, *_, height, width = ctx.image
+    _, samples, *_, height, width = ctx.image
     columns = torch.bmm(weight.flatten(2).mT, products.mT).unflatten(2, (samples, -1)).transpose(1, 2).flatten(0, 1)
     k, padding = weight.shape[-1], ctx.padding
-    images = torch.ops.aten.col2im(columns, [height, width], [k, k], [1, 1], [padding, padding], [1, 1])
+    images: Tensor = torch.ops.aten.col2im(columns, [height, width], [k, k], [1, 1], [padding, padding], [1, 1])
     return images.view(ctx.image)

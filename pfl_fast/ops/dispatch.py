@@ -32,9 +32,7 @@ def runs_kernel(op: str, tensor: Tensor) -> bool:
 
 def has_cuda_kernel(op: str, tensor: Tensor) -> bool:
     """Returns whether a tensor is on CUDA, or stands for one, and the native kernel of ``op`` runs there."""
-    return (
-        device_type(tensor) == "cuda" and backend.uses_native() and backend.has_kernel(op, tensor.device.type)
-    )
+    return device_type(tensor) == "cuda" and backend.uses_native() and backend.has_kernel(op, tensor.device.type)
 
 
 def device_type(tensor: Tensor) -> str:

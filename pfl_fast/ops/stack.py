@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,8 +22,12 @@ _functorch: Any = torch._C._functorch
 class StackFunction(_SingleLevelFunction):
     """Base class of differentiable functions of a whole stack: ``forward(ctx, ...)`` and ``backward(ctx, ...)``.
 
-    ``apply`` is valid outside of functorch's transforms and inside :meth:`Stack.call`.
+    Attributes:
+        apply: calls the function; valid outside of functorch's transforms and inside :meth:`Stack.call`.
     """
+
+    if TYPE_CHECKING:
+        apply: ClassVar[Callable[..., Tensor]]
 
 
 @dataclass(frozen=True)

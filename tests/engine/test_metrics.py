@@ -9,16 +9,8 @@ from sklearn.metrics import f1_score, recall_score, roc_auc_score
 from sklearn.preprocessing import label_binarize
 
 from pfl_fast.engine.client_results import Score
-from pfl_fast.engine.results.metrics import (
-    METRICS,
-    PendingScore,
-    Summary,
-    find_metrics,
-    micro_auc,
-    pending_score,
-    read_scores,
-    summarise,
-)
+from pfl_fast.engine.results.metrics import METRICS, Summary, find_metrics, micro_auc, summarise
+from pfl_fast.engine.results.scores import PendingScore, pending_score, pending_scores, read_scores
 from pfl_fast.errors import ConfigError
 
 

@@ -29,7 +29,7 @@ from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_names
 from pfl_fast.randomness import key
-from pfl_fast.transfer import read, to_device
+from pfl_fast.transfer import read
 
 Predict = Callable[[Any, Batch], Any]
 WHOLE = slice(None)
@@ -228,6 +228,18 @@ class Runner(ABC):
         noisy = any(name.split(".")[0] in parts for name in self.seed_names)
         return batch_dependent or noisy or self.data.augments
 
+    def cached_values(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> Tensors:
+        """Returns the cached values of all training samples: the clients' lists, one after the other."""
+        compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in phase.cached.items()}
+        values: dict[str, list[Tensor]] = {name: [] for name in compute}
+        for row, client in enumerate(clients if compute else ()):
+            bind(self.client, self.row(tensors, row), set())
+            with torch.no_grad():
+                for x, _ in self.data.evaluation("train", client):
+                    for name in compute:
+                        values[name].append(compute[name](self.client, x))
+        return {name: torch.cat(parts) for name, parts in values.items()}
+
     def noise(self, settings: StepSettings, client: int, step: int) -> int:
         """Returns the noise seed of a client's step."""
         return key(settings.seed, "noise", client, settings.round, step)
@@ -291,7 +303,7 @@ class Trainer:
             recompute = bool(phase.cached) and runner.recomputes_each_step(phase)
             loss = with_bf16_products(with_cached(phase) if recompute else phase.loss, settings.bf16)
             rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
-            tables = {} if recompute else self._cached_tables(phase, tensors, clients, settings.bf16)
+            tables = {} if recompute else runner.cached_values(phase, tensors, clients, settings.bf16)
             progress.begin_phase(phase)
             run = runner.phase_class(runner, phase, loss, rotation, progress, tensors, write_buffers or {})
             self._train_phase(run, tables, first_epoch, settings)
@@ -301,9 +313,7 @@ class Trainer:
             self._run_hook(run, phase.after, settings)
         return progress
 
-    def _train_phase(
-        self, run: PhaseRun, tables: Tensors, first_epoch: int, settings: StepSettings
-    ) -> None:
+    def _train_phase(self, run: PhaseRun, tables: Tensors, first_epoch: int, settings: StepSettings) -> None:
         phase, progress, own = run.phase, run.progress, settings.for_phase(run.phase)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
             run.begin_epoch(settings)
@@ -335,19 +345,6 @@ class Trainer:
             if batch is None:
                 return
             yield batch
-
-    def _cached_tables(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> Tensors:
-        """Computes the cached values of all training samples, in the order of each client's list."""
-        runner, caches = self.runner, phase.cached
-        compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in caches.items()}
-        values: dict[str, list[Tensor]] = {name: [] for name in caches}
-        for row, client in enumerate(clients if caches else ()):
-            bind(runner.client, runner.row(tensors, row), set())
-            with torch.no_grad():
-                for x, _ in runner.data.evaluation("train", client):
-                    for name in caches:
-                        values[name].append(compute[name](runner.client, x))
-        return {name: torch.cat(parts) for name, parts in values.items()}
 
 
 def with_cached(phase: Phase) -> Loss:
