@@ -30,11 +30,6 @@ def runs_kernel(op: str, tensor: Tensor) -> bool:
     return (op, device_type(tensor)) not in TORCH_IS_FASTER
 
 
-def has_cuda_kernel(op: str, tensor: Tensor) -> bool:
-    """Returns whether a tensor is on CUDA, or stands for one, and the native kernel of ``op`` runs there."""
-    return device_type(tensor) == "cuda" and backend.uses_native() and backend.has_kernel(op, tensor.device.type)
-
-
 def device_type(tensor: Tensor) -> str:
     """Returns the type of the device that a tensor is on, or stands for."""
     return _traced if tensor.is_meta else tensor.device.type

@@ -11,8 +11,8 @@ from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import METRICS
-from pfl_fast.engine.results.scores import pending_score, read_scores
 from pfl_fast.engine.results.records import RoundRecord, summarise_run
+from pfl_fast.engine.results.scores import pending_score, read_scores
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.worker import TestSettings
 from pfl_fast.methods import METHODS

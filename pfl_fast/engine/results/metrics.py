@@ -9,7 +9,7 @@ adds a user's. Built-in metrics return tensors on the device of the logits;
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import fmean, pstdev

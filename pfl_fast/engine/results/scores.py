@@ -33,8 +33,6 @@ class PendingScore:
 
 def pending_score(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> PendingScore:
     """Evaluates ``[n, C]`` logits against ``[n]`` labels; logits may hold NaN or infinite values."""
-    if len(labels) == 0:
-        return PendingScore(0, torch.zeros(()))
     found = {name: metric(logits, labels) for name, metric in metrics.items()}
     return PendingScore(len(labels), is_correct(logits, labels).sum(), found)
 
@@ -49,9 +47,12 @@ def pending_scores(outputs: Sequence[tuple[Tensor, Tensor]], metrics: Mapping[st
     sizes = [len(labels) for _, labels in outputs]
     for size in dict.fromkeys(sizes):
         rows = [row for row, own in enumerate(sizes) if own == size]
+        if size == 0:
+            found.update(dict.fromkeys(rows, PendingScore(0, torch.zeros(()))))
+            continue
         own = [outputs[row] for row in rows]
         first = own[0][0]
-        stacks = size > 0 and first.shape[1] > 1 and dispatch.device_type(first) == "cuda"
+        stacks = first.shape[1] > 1 and dispatch.device_type(first) == "cuda"
         scores = _stacked(own, metrics) if stacks else [pending_score(*output, metrics) for output in own]
         found.update(zip(rows, scores, strict=True))
     return [found[row] for row in range(len(outputs))]

@@ -42,7 +42,7 @@ def case_name(method: str, model: str) -> str:
 
 
 def count(cases: list[tuple[str, str]]) -> dict[str, Figures]:
-    """Figures of 20 clients in one stack: per step, and per round besides its steps; the peak of memory is the round's."""
+    """Figures of 20 clients in one stack: per step, and per round besides its steps; the peak is the round's."""
     requests = [{"method": method, "model": model, "clients": CLIENTS, "steps": STEPS} for method, model in cases]
     return {case_name(*case): split(result) for case, result in zip(cases, run_all(requests), strict=True)}
 
