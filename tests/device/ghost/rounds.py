@@ -36,9 +36,9 @@ FIGURES = (
 )
 
 
-def load_operators() -> None:
-    """Loads the CUDA operators whose launchers only count; they replace those of a library compiled with nvcc."""
-    torch.ops.load_library(Path(os.environ["GHOST"]) / "libghost_ops.so")
+def load_operators(library: str = "libghost_ops.so") -> None:
+    """Loads the CUDA operators, by default with launchers that only count, in place of those compiled with nvcc."""
+    torch.ops.load_library(Path(os.environ["GHOST"]) / library)
     backend._CUDA_KERNELS = frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
 
 
