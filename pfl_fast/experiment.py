@@ -99,10 +99,12 @@ class Experiment:
             raise ConfigError(f"precision: {s.precision} is for dtype float32, got dtype {s.dtype}")
         self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
         backbone = assembly.build_model(module or name, self.dataset, s)
-        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone)
+        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone, module or name)
         self.method = self.method_class(self.options, context)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
+        for note in self.method.notes(parts):
+            log(f"{self.method_class.title}: {note}")
         trained_parts = tuple(name for name, part in parts.items() if part.trained)
         self.method.context = replace(context, trained_parts=trained_parts)
         # All parts count: a method may add BatchNorm to a model without any.
