@@ -33,6 +33,7 @@ CASES = {
     "linear": {"annealing": "linear"},
     "floor": {"tau_decay": 0.1, "tau_floor": 0.5},
     "policy by sgd": {"policy_optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01, "local_epochs": 2},
+    "policy by sgd at the rate of the model": {"policy_optimizer": "sgd", "policy_lr": None, "momentum": 0.5, "lr": 0.2},
     "no fine-tune": {"finetune_epochs": 0},
     "no batch norm": {"model": small.plain(), "sizes": small.RAGGED, "local_epochs": 2, "momentum": 0.9},
 }
@@ -242,9 +243,34 @@ def test_each_option_changes_only_what_it_controls():
         assert not same(later["policy"], outcome(rounds=2, **switch)["policy"])
 
 
+def test_defaults_of_the_strategys_learning_rate():
+    def rates(**values):
+        phase = small.experiment(METHOD, **values).method.phases(1)[0]
+        return phase.adam, phase.plain_sgd
+
+    assert rates() == ({"policy": 0.01}, {})
+    assert rates(policy_lr=0.2) == ({"policy": 0.2}, {})
+    assert rates(policy_optimizer="sgd") == ({}, {"policy": None})
+    assert rates(policy_optimizer="sgd", policy_lr=0.2) == ({}, {"policy": 0.2})
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_momentum_and_weight_decay_do_not_act_on_the_strategy(optimizer):
+    """Without batches for the model both copies are equal and the strategy has no gradient: it stays where it is."""
+    values = {"momentum": 0.9, "weight_decay": 0.5, "finetune_epochs": 0, "policy_optimizer": optimizer, "policy_lr": 0.3}
+    running = small.experiment(METHOD, **values, lr=0.0, rounds=1)
+    running.round.state.clients.write(0, {"policy.logits": torch.full((2, 2), 0.25, dtype=torch.float64)})
+    running.run()
+    state = small.state_of(running)
+    running.close()
+    assert torch.equal(state["client 0 policy.logits"], torch.full((2, 2), 0.25, dtype=torch.float64))
+
+
 def test_impossible_options_are_refused():
     with pytest.raises(ConfigError, match="soft_finetune=every needs sample=soft"):
         small.experiment(METHOD, sample="hard", soft_finetune="every")
+    with pytest.raises(ConfigError, match="merged=true needs granularity=block or layer"):
+        small.experiment(METHOD, model=residual(), merged=True, granularity="stage")
     with pytest.raises(ConfigError, match="needs a model with layer1 to layer4"):
         small.experiment(METHOD, granularity="stage")
     with pytest.raises(ConfigError, match="tau: must be at least"):

@@ -83,6 +83,14 @@ def test_without_fine_tuning_some_strategies_equal_other_methods_to_the_bit(stra
             assert one["test_accuracy_after_agg"] == another["test_accuracy_after_agg"]
 
 
+@pytest.mark.parametrize("method", [METHOD, "partialfed-adaptive"])
+@pytest.mark.parametrize("policy", ["personal", "params_shared_buffers_local"])
+def test_batch_norm_that_is_not_averaged_is_refused(method, policy):
+    with pytest.raises(ConfigError, match=f"averages all tensors, got {policy}, .*strategy=wo_bn"):
+        small.experiment(method, model=small.with_batch_norm(), batch_norm=policy)
+    small.experiment(method, batch_norm=policy).close()  # a model without BatchNorm
+
+
 BLOCKS = ["s1.0", "s1.1", "s2.0", "s2.1", "s3.0", "s3.1", "s4.0", "s4.1"]
 LOADS = {
     "full": ["stem", *BLOCKS, "fc"],
