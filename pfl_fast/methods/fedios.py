@@ -136,8 +136,8 @@ class FediOS(Method):
                 notes.append("W_p starts from the same pretrained weights as W_g")
         if o.lam > 0 and o.personal_extractor != "none" and self.inner_product_is_zero(parts["projector"]):
             notes.append(
-                f"lam={o.lam:g} has no effect: with exact projections the inner product of generic and personal features "
-                "is 0; post_activation=relu gives the regulariser an effect"
+                f"lam={o.lam:g} has no effect: with exact projections the inner product of generic and personal "
+                "features is 0; post_activation=relu gives the regulariser an effect"
             )
         return notes
 

@@ -41,7 +41,6 @@ from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
 from pfl_fast.options import option
 
-
 ADAM_LR = 0.01  # learning rate of the strategy in AdaShare, whose schedule of the temperature the paper follows
 
 

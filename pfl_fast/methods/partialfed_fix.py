@@ -49,8 +49,8 @@ class PartialFedFix(Method):
     summary = "all tensors are averaged; each client loads only a fixed part of them"
     family = CHOSEN
     reading = (
-        "Eq. 3 as its sentence says, not its formula: all tensors except the head are global. Not stated in the paper and "
-        "guessed: a final fine-tune of 5 epochs at 0.01"
+        "Eq. 3 as its sentence says, not its formula: all tensors except the head are global. Not stated in the paper "
+        "and guessed: a final fine-tune of 5 epochs at 0.01"
     )
     public_code = "no public code is known"
     Options = PartialFedFixOptions

@@ -64,7 +64,7 @@ def test_domainnet_takes_ten_classes_and_the_official_test_lists(raw, load_real)
 
 
 @pytest.mark.parametrize("place", ["domainnet", "domainnet/unpacked"])
-def test_unpacked_domainnet_with_its_lists_is_complete(raw, load_real, monkeypatch, said, place):
+def test_unpacked_domainnet_with_its_lists_is_complete(raw, load_real, monkeypatch, place):
     """The lists are names of downloads too, but nothing was interrupted: the folders are the user's."""
     monkeypatch.setattr(load, "fetch", lambda *_args, **_kwargs: pytest.fail("downloads"))
     write_folder(raw / place, members(DOMAINNET_DOMAINS, ("zebra", "bird"), 2))

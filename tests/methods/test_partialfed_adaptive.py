@@ -33,7 +33,7 @@ CASES = {
     "linear": {"annealing": "linear"},
     "floor": {"tau_decay": 0.1, "tau_floor": 0.5},
     "policy by sgd": {"policy_optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01, "local_epochs": 2},
-    "policy by sgd at the rate of the model": {"policy_optimizer": "sgd", "policy_lr": None, "momentum": 0.5, "lr": 0.2},
+    "policy by sgd at the model's rate": {"policy_optimizer": "sgd", "policy_lr": None, "momentum": 0.5, "lr": 0.2},
     "no fine-tune": {"finetune_epochs": 0},
     "no batch norm": {"model": small.plain(), "sizes": small.RAGGED, "local_epochs": 2, "momentum": 0.9},
 }
@@ -257,8 +257,8 @@ def test_defaults_of_the_strategys_learning_rate():
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_momentum_and_weight_decay_do_not_act_on_the_strategy(optimizer):
     """Without batches for the model both copies are equal and the strategy has no gradient: it stays where it is."""
-    values = {"momentum": 0.9, "weight_decay": 0.5, "finetune_epochs": 0, "policy_optimizer": optimizer, "policy_lr": 0.3}
-    running = small.experiment(METHOD, **values, lr=0.0, rounds=1)
+    values = {"momentum": 0.9, "weight_decay": 0.5, "lr": 0.0, "rounds": 1, "finetune_epochs": 0}
+    running = small.experiment(METHOD, **values, policy_optimizer=optimizer, policy_lr=0.3)
     running.round.state.clients.write(0, {"policy.logits": torch.full((2, 2), 0.25, dtype=torch.float64)})
     running.run()
     state = small.state_of(running)

@@ -90,8 +90,8 @@ def update(
     write_buffers = {} if write_buffers is None else write_buffers
     for name, gradient in factors.items():
         start, tensors[name] = tensors[name], write_buffers.pop(name, tensors[name])
-        own = settings.for_parameter(phase, name)
-        gradient.sgd_step_(tensors[name], start, own.lr, own.weight_decay)
+        step = settings.for_parameter(phase, name)
+        gradient.sgd_step_(tensors[name], start, step.lr, step.weight_decay)
     for name in write_buffers.keys() & gradients.keys():
         tensors[name] = write_buffers.pop(name).copy_(tensors[name])
     if phase.edit_gradients:
