@@ -95,8 +95,8 @@ class RunContext:
         finetune_epochs: epochs of the fine-tune after the last round.
         trained_parts: names of the method's parts that phases may train; empty while ``parts`` makes them.
         seed: random seed of the run.
-        redrawn: ``(part, seed) -> module``: the backbone's ``"extractor"`` or ``"head"`` with initial weights drawn from
-            another seed, see :func:`pfl_fast.assembly.redraw`.
+        redrawn: ``(part, seed) -> module``: the backbone's ``"extractor"`` or ``"head"`` with initial weights drawn
+            from another seed, see :func:`pfl_fast.assembly.redraw`.
     """
 
     clients: int

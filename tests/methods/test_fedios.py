@@ -12,7 +12,7 @@ from pfl_fast.models import from_torchvision
 from pfl_fast.randomness import torch_seed
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import same
-from tests.methods.compare import COMMON, assert_equals_naive
+from tests.methods.compare import COMMON, TOLERANCE, assert_equals_naive
 from tests.methods.naive_fedios import OSFederation
 
 THE_METHODS_OWN = {"rank": None, "overflow": "error"}
@@ -60,14 +60,14 @@ def test_two_rounds_equal_the_naive_implementation(case):
 def test_two_rounds_equal_the_naive_implementation_under_every_switch(case):
     running, expected = assert_equals_naive("fedios", SWITCHES[case], OSFederation)
     recorded = [record["inner_product"] * record["samples"] for record in running.records if "inner_product" in record]
-    assert sum(recorded) == pytest.approx(sum(n * inner for n, inner in expected.inner), abs=1e-6)
+    assert sum(recorded) == pytest.approx(sum(n * inner for n, inner in expected.inner), abs=TOLERANCE)
     assert bool(recorded) == (running.options.personal_extractor != "none")
     # The server's tensors are equal by now; its predictions must be equal too.
     x, y = running.data.take(running.data.union("test"))
     logits = expected.predict_global(x)
     server = Client({**expected.server, "projector": running.part_table.server_parts["projector"]})
     got = running.method.predict_global(server, Batch(x, y, torch.tensor(0)))
-    torch.testing.assert_close(got.detach(), logits, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(got.detach(), logits, rtol=TOLERANCE, atol=TOLERANCE)
     assert running.records[-1]["test_accuracy_global"] == pytest.approx((logits.argmax(1) == y).double().mean().item())
 
 

@@ -12,6 +12,7 @@ from pfl_fast.methods.base import Batch
 from pfl_fast.models import tensor_groups
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter, same
+from tests.methods.compare import TOLERANCE
 from tests.methods.naive_partialfed import Adaptive
 from tests.methods.residual import residual
 
@@ -74,13 +75,15 @@ def test_two_rounds_and_fine_tuning_equal_the_naive_implementation(case):
             theirs[f"client {client.number} policy.logits"] = client.a.detach()
             theirs.update({f"client {client.number} local.{n}": t for n, t in client.model.state_dict().items()})
         state = small.state_of(running)
-        assert small.differences({name: state[name] for name in theirs}, theirs, 1e-6) == {}
+        assert small.differences({name: state[name] for name in theirs}, theirs, TOLERANCE) == {}
         assert (max(c.a.abs().max() for c in expected.clients) > 1e-3) == (o.f_s > 0)
         losses = sum(n * loss for client in expected.clients for n, loss in client.losses)
-        assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=1e-6)
+        assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=TOLERANCE)
         x, _ = running.data.take(running.data.union("test"))
         for client in expected.clients:
-            torch.testing.assert_close(running.client(client.number)(x), client.model.eval()(x), rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(
+                running.client(client.number)(x), client.model.eval()(x), rtol=TOLERANCE, atol=TOLERANCE
+            )
 
 
 def client_with_different_copies(running):
