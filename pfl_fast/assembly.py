@@ -22,10 +22,11 @@ from pfl_fast.data.partition import Partition
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS, Method
-from pfl_fast.methods.base import RunContext, local_tensor_names, without_values
+from pfl_fast.methods.base import RunContext, local_tensor_names, reinitialized, without_values
 from pfl_fast.methods.papers import FIRST
-from pfl_fast.models import Backbone, build, default_model
+from pfl_fast.models import Backbone, build, default_model, find_object
 from pfl_fast.options import convert, unknown
+from pfl_fast.randomness import key, torch_seed
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,8 @@ def model_name(model: str | nn.Module, dataset: Dataset) -> str:
     return default_model(dataset.name, dataset.modality, dataset.input_shape) if model == "auto" else model
 
 
-def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
-    """Returns the initial model, common to all clients."""
+def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings, seed: int | None = None) -> Backbone:
+    """Returns the initial model, common to all clients; ``seed`` replaces that of the run."""
     options = model_options(settings.model_options)
     if settings.head:
         options["head"] = settings.head
@@ -139,9 +140,28 @@ def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) ->
         input_shape=dataset.input_shape,
         classes=len(dataset.classes),
         vocabulary=dataset.vocabulary,
-        seed=settings.seed,
+        seed=settings.seed if seed is None else seed,
         **options,
     )
+
+
+def redraw(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Callable[[str, int], nn.Module]:
+    """Returns a function that builds extractor or head with other initial weights.
+
+    The model is built again from the given seed, so that all weights keep their distribution; pretrained weights are
+    the same in every build. The layers of a module that was passed as an object are reinitialized by
+    ``reset_parameters()``.
+    """
+
+    def redrawn(part: str, seed: int) -> nn.Module:
+        source = find_object(model, "model") if isinstance(model, str) and ":" in model else model
+        module = build_model(model, dataset, settings, seed).get_submodule(part)
+        if not isinstance(source, nn.Module):
+            return module
+        with torch_seed(key(seed, part)):
+            return reinitialized(module)
+
+    return redrawn
 
 
 def model_options(pairs: Iterable[str]) -> dict[str, Any]:
@@ -198,9 +218,14 @@ def normalised(dataset: Dataset, name: str) -> Dataset:
 
 
 def method_context(
-    dataset: Dataset, partition: Partition, settings: Settings, method_class: type[Method], backbone: Backbone
+    dataset: Dataset,
+    partition: Partition,
+    settings: Settings,
+    method_class: type[Method],
+    backbone: Backbone,
+    model: str | nn.Module,
 ) -> RunContext:
-    """Returns the facts about the run that a method may use."""
+    """Returns the facts about the run that a method may use; ``model`` is the source of the ``backbone``."""
 
     def count_classes(client: int) -> Tensor:
         labels = torch.from_numpy(np.array(dataset.y[partition.train[client]]))
@@ -221,6 +246,8 @@ def method_context(
         exchanged_parameters=tuple(name for name in parameters if name not in local),
         backbone=without_values(backbone),
         finetune_epochs=settings.finetune_epochs,
+        seed=settings.seed,
+        redrawn=redraw(model, dataset, settings),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.engine.client_results import Bests, LocalReport
+from pfl_fast.engine.client_work import Observer
 from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
 from pfl_fast.engine.local.arithmetic import arithmetic
@@ -99,10 +101,12 @@ class Experiment:
             raise ConfigError(f"precision: {s.precision} is for dtype float32, got dtype {s.dtype}")
         self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
         backbone = assembly.build_model(module or name, self.dataset, s)
-        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone)
+        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone, module or name)
         self.method = self.method_class(self.options, context)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
+        for note in self.method.notes(parts):
+            log(f"{self.method_class.title}: {note}")
         trained_parts = tuple(name for name, part in parts.items() if part.trained)
         self.method.context = replace(context, trained_parts=trained_parts)
         # All parts count: a method may add BatchNorm to a model without any.
@@ -179,7 +183,7 @@ class Experiment:
             with self._chosen_ops():
                 choose_stack(executor, self.part_table, self.method, self.data, s, self.log)
             self._round = Round(
-                s, self.part_table, self.method, self.data, state, executor, self._client_done, self.log
+                s, self.part_table, self.method, self.data, state, executor, self._client_done, self._observer, self.log
             )
         return self._round
 
@@ -310,6 +314,21 @@ class Experiment:
     def _client_done(self, done: int, total: int, report: LocalReport) -> None:
         for listener in self.listeners:
             listener.client_done(self.round.state.rounds_done + 1, done, total, report)
+
+    def _observer(self) -> Observer | None:
+        asking = [
+            listener for listener in self.listeners if type(listener).client_trained is not Listener.client_trained
+        ]
+        if not asking:
+            return None
+        lock = Lock()  # workers call from their threads
+
+        def observe(round: int, client: int, tensors: Tensors, upload: Tensors) -> None:
+            with lock:
+                for listener in asking:
+                    listener.client_trained(round, client, tensors, upload)
+
+        return observe
 
     def _keep(self, record: RoundRecord) -> dict[str, Any]:
         record.values["data"] = self.dataset.source

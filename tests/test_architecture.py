@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "data": {"atomic", "ops", "paths", "errors", "options", "randomness", "transfer"},
     "methods": {"ops", "nn", "models", "errors", "options", "randomness"},
     "engine": {"atomic", "methods", "models", "nn", "data", "ops", "errors", "options", "randomness", "transfer"},
-    "assembly": {"config", "data", "errors", "methods", "models", "options"},
+    "assembly": {"config", "data", "errors", "methods", "models", "options", "randomness"},
     "experiment": {
         "assembly",
         "config",

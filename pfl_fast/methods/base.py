@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfl_fast import ops
 from pfl_fast.methods import papers
@@ -94,6 +94,9 @@ class RunContext:
         backbone: the model on the meta device: modules, names and shapes, without values.
         finetune_epochs: epochs of the fine-tune after the last round.
         trained_parts: names of the method's parts that phases may train; empty while ``parts`` makes them.
+        seed: random seed of the run.
+        redrawn: ``(part, seed) -> module``: the backbone's ``"extractor"`` or ``"head"`` with initial weights drawn
+            from another seed, see :func:`pfl_fast.assembly.redraw`.
     """
 
     clients: int
@@ -108,6 +111,8 @@ class RunContext:
     backbone: Backbone | None = None
     finetune_epochs: int = 0
     trained_parts: tuple[str, ...] = ()
+    seed: int = 0
+    redrawn: Callable[[str, int], nn.Module] | None = None
 
 
 class MixtureInputs(Protocol):
@@ -202,6 +207,10 @@ class Method:
     def parts(self, backbone: Backbone) -> dict[str, Part]:
         """Returns the parts of a client's model, by name."""
         raise NotImplementedError
+
+    def notes(self, parts: Mapping[str, Part]) -> list[str]:
+        """Returns remarks on the chosen options, printed before the first round, such as options without effect."""
+        return []
 
     def phases(self, round: int) -> list[Phase]:
         """Returns the phases of local training in a round, from 1; default: one phase for extractor and head."""

@@ -68,9 +68,10 @@ class SinglePhase(PhaseRun):
         ):
             yield number, StackedBatch(WHOLE, *batch)
 
-    def begin_epoch(self, settings: StepSettings) -> None:
+    def begin_epoch(self, settings: StepSettings, epoch: int) -> None:
         report, steps = self.progress.report, self.runner.steps(self.phase, self.progress.report.client)
-        self._noise = [self.runner.noise(settings, report.client, report.steps + number) for number in range(steps)]
+        first = report.steps if self.phase.first_epoch is None else epoch * steps
+        self._noise = [self.runner.noise(settings, report.client, first + number) for number in range(steps)]
         self._seeds = to_device(self._noise, self.runner.device)
 
     def seed(self, number: int, rows: slice) -> Tensor:

@@ -70,8 +70,10 @@ class StackedPhase(PhaseRun):
                 return
             yield from ((number, group.first(left - group.rows.start)) for group in groups if group.rows.start < left)
 
-    def begin_epoch(self, settings: StepSettings) -> None:
-        clients = list(zip(self.progress.clients, self.progress.steps, self._steps, strict=True))
+    def begin_epoch(self, settings: StepSettings, epoch: int) -> None:
+        numbered = self.phase.first_epoch is not None
+        done = [epoch * steps for steps in self._steps] if numbered else self.progress.steps
+        clients = list(zip(self.progress.clients, done, self._steps, strict=True))
         seeds = [
             [
                 self.runner.noise(settings, client, done + number) if number < steps else 0

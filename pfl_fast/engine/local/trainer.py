@@ -126,8 +126,8 @@ class PhaseRun(ABC):
         """Yields the batches of an epoch with their number in it."""
 
     @abstractmethod
-    def begin_epoch(self, settings: StepSettings) -> None:
-        """Sends the noise seeds of all steps of the next epoch to the device."""
+    def begin_epoch(self, settings: StepSettings, epoch: int) -> None:
+        """Sends the noise seeds of all steps of an epoch to the device."""
 
     @abstractmethod
     def seed(self, number: int, rows: slice) -> Tensor:
@@ -306,7 +306,7 @@ class Trainer:
             tables = {} if recompute else runner.cached_values(phase, tensors, clients, settings.bf16)
             progress.begin_phase(phase)
             run = runner.phase_class(runner, phase, loss, rotation, progress, tensors, write_buffers or {})
-            self._train_phase(run, tables, first_epoch, settings)
+            self._train_phase(run, tables, first_epoch if phase.first_epoch is None else phase.first_epoch, settings)
             first_epoch += phase.epochs
             if progress.failed and settings.stop_at_nan:
                 break
@@ -316,7 +316,7 @@ class Trainer:
     def _train_phase(self, run: PhaseRun, tables: Tensors, first_epoch: int, settings: StepSettings) -> None:
         phase, progress, own = run.phase, run.progress, settings.for_phase(run.phase)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            run.begin_epoch(settings)
+            run.begin_epoch(settings, epoch)
             for number, (rows, x, y, position) in self._batches(run, settings.round, epoch):
                 cached = {name: table[position] for name, table in tables.items()}
                 step = run.step(Batch(x, y, run.seed(number, rows), cached), rows, number % len(run.rotation), own)

@@ -157,7 +157,7 @@ def client_columns(run: RunView) -> list[str]:
     The names of a method's recorded quantities are only known after local training, and may differ between rounds.
     They share the column ``recorded``, a JSON object; metrics with one value per class are JSON lists.
     """
-    first = ["round", "client", "client_name", "domain", "train_loss", "recorded"]
+    first = ["round", "client", "client_name", "domain", "train_loss", "seconds", "recorded"]
     measured = [
         f"{split}_{metric}_{when}"
         for split in run.data.tests
