@@ -9,7 +9,7 @@ import pytest
 
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.engine.local.trainer import Interrupted
-from pfl_fast.engine.results.run_folder import client_names
+from pfl_fast.engine.results.client_rows import client_names
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter
 
