@@ -111,6 +111,8 @@ def read_of_run(file: Path, saved: str | None, log: Callable[[str], None]) -> di
     values = _flat(saved)
     try:
         found = read(file)
+        if not found:
+            raise ConfigError(f"{file}: is empty")
     except ConfigError as error:
         log(f"{error}; its contents are taken from the checkpoint")
         return values

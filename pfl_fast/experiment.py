@@ -157,7 +157,7 @@ class Experiment:
             objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
             refuse_changes(values, changes)
             if "partition" not in objects and is_described(values.get("partition")):
-                objects["partition"] = folder.saved_partition() or values["partition"]
+                objects["partition"] = folder.own_partition()
             experiment = cls(log=log, **{**values, **changes, **objects})
             folder.seconds = experiment.settings.checkpoint_seconds
             text = saved or experiment.config_text()

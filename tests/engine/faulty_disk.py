@@ -18,21 +18,19 @@ from pfl_fast.engine.state import checkpoint
 from pfl_fast.experiment import Experiment
 from tests.engine import small_experiments as small
 
-SIZES, TESTS = (4, 3, 5), 2
-FAILING = ("open", "write", "fsync", "replace")
 TIMES = re.compile(rb'"(seconds|samples_per_second|seconds_per_round)": [^,}]*|"seconds_by_part": \{[^}]*\}')
 
 
 def begin(folder, **settings):
     """A run of three rounds with a checkpoint after each."""
-    values = {"rounds": 3, "checkpoint_seconds": 0, "log": lambda _: None, **settings}
-    return small.experiment("fedper", SIZES, tests=TESTS, out=folder, **values)
+    values = {"rounds": 3, "checkpoint_seconds": 0, "log": lambda _: None, "method": "fedper", **settings}
+    values = {"partition": "iid", "clients": 3, "batch_size": 4, "dtype": "float64", "lr": 0.1, **values}
+    return Experiment(dataset=small.features(20), model=small.plain(), executor="sequential", out=folder, **values)
 
 
 def resume(folder, log=lambda _: None, **changes):
     """Resumes a run of :func:`begin`."""
-    dataset = small.features(sum(SIZES) + TESTS * len(SIZES))
-    return Experiment.resume(folder, log=log, dataset=dataset, model=small.plain(), **changes)
+    return Experiment.resume(folder, log=log, dataset=small.features(20), model=small.plain(), **changes)
 
 
 def train(experiment):

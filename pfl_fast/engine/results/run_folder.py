@@ -104,6 +104,16 @@ class RunFolder(Listener):
             return None
         return found if info is None or found.hash == info.result_settings["partition_hash"] else None
 
+    def own_partition(self) -> Partition:
+        """Returns the partition of a run that settings cannot make; raises if it is damaged."""
+        found = self.saved_partition()
+        if found is None:
+            raise RunFolderError(
+                f"{self.folder / 'partition'}: missing or damaged; the partition was an object passed from Python, pass "
+                "it again: Experiment.resume(folder, partition=...)"
+            )
+        return found
+
     def restore(self, run: RunView, config: str) -> None:
         """Restores the newest usable checkpoint.
 
