@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.own_data import as_dataset, description
-from pfl_fast.data.partition import Partition
+from pfl_fast.data.partition import Partition, can_be_made
 from pfl_fast.engine.client_results import Bests, LocalReport
 from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
@@ -41,7 +41,7 @@ from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.options import plain
-from pfl_fast.own_objects import described, is_described
+from pfl_fast.own_objects import described
 from pfl_fast.randomness import key, torch_seed
 
 OBJECTS = ("method", "dataset", "model", "partition")  # arguments that accept objects as well as names
@@ -156,7 +156,7 @@ class Experiment:
             values = config.read_of_run(folder.folder / "config.toml", saved, log)
             objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
             refuse_changes(values, changes)
-            if "partition" not in objects and is_described(values.get("partition")):
+            if "partition" not in objects and not can_be_made(values["partition"]):
                 objects["partition"] = folder.own_partition()
             experiment = cls(log=log, **{**values, **changes, **objects})
             folder.seconds = experiment.settings.checkpoint_seconds
@@ -262,7 +262,8 @@ class Experiment:
 
     def result_settings(self) -> dict[str, Any]:
         """Returns all settings and options that determine the results; a resumed run must have the same."""
-        settings = {name: value for name, value in asdict(self.settings).items() if name not in config.NOT_IN_RESULTS}
+        left_out = {*config.NOT_IN_RESULTS, "partition"}  # its hash tells more than its name
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in left_out}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
         options = {name: plain(value) for name, value in asdict(self.options).items()}
         return {**about, **settings, **options}

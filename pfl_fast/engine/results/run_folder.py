@@ -109,8 +109,8 @@ class RunFolder(Listener):
         found = self.saved_partition()
         if found is None:
             raise RunFolderError(
-                f"{self.folder / 'partition'}: missing or damaged; the partition was an object passed from Python, pass "
-                "it again: Experiment.resume(folder, partition=...)"
+                f"{self.folder / 'partition'}: missing or damaged, and the settings of the run cannot make it again: put "
+                "it back, or pass it as Experiment.resume(folder, partition=...)"
             )
         return found
 
