@@ -34,22 +34,17 @@ def as_dataset(source: object) -> Dataset:
     if isinstance(source, Dataset):
         return source
     x, y = _columns(source)
-    y = bounded.whole_numbers(y, "dataset", "labels").reshape(len(y))
+    y = bounded.whole_numbers(y, "dataset", "labels")
+    if y.size != len(y):
+        raise DataError(f"dataset: labels of shape {list(y.shape)}, one-hot?; expected [n]: convert them by argmax")
+    y = y.reshape(-1)
     if not len(y) or len(x) != len(y) or y.min() < 0:
         raise DataError(f"dataset: {len(x)} samples with {len(y)} labels; expected as many, with labels from 0")
     classes = int(y.max()) + 1
     bounded.check_count("dataset", classes, len(y), "classes")
     x, facts = _samples(x)
-    own = type(source).__module__ != "builtins"
-    return Dataset(
-        type(source).__name__ if own else "own data",
-        x,
-        y,
-        tuple(map(str, range(classes))),
-        np.zeros(len(y), dtype=bool),
-        source=IMPORTED,
-        **facts,
-    )
+    names, test = tuple(map(str, range(classes))), np.zeros(len(y), dtype=bool)
+    return Dataset("own data", x, y, names, test, source=IMPORTED, **facts)
 
 
 def description(dataset: Dataset) -> str:

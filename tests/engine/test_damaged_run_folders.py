@@ -85,7 +85,9 @@ def test_a_deleted_or_emptied_file_is_made_again(run, whole, name, emptied):
 def test_a_deleted_checkpoint_folder_is_refused_and_the_results_stay(run):
     before = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "clients.csv")}
     shutil.rmtree(run / "checkpoint")
-    with pytest.raises(PflFastError, match=r"no checkpoint(.|\n)*put back(.|\n)*train again with `pfl-fast train --config"):
+    with pytest.raises(
+        PflFastError, match=r"no checkpoint(.|\n)*put back(.|\n)*train again with `pfl-fast train --config"
+    ):
         faulty.resume(run)
     assert {name: (run / name).read_bytes() for name in before} == before
     assert not (run / "run.lock").exists()
@@ -103,7 +105,9 @@ def test_results_lost_in_both_places_are_named(run):
     for file in (run / "metrics.jsonl", run / "checkpoint" / "metrics.jsonl"):
         flip(file, 40)
     expected = (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(PflFastError, match=r"no checkpoint can be used(.|\n)*metrics\.jsonl(.|\n)*are missing or changed"):
+    with pytest.raises(
+        PflFastError, match=r"no checkpoint can be used(.|\n)*metrics\.jsonl(.|\n)*are missing or changed"
+    ):
         faulty.resume(run)
     assert (run / "metrics.jsonl").read_bytes() == expected
 

@@ -43,7 +43,12 @@ def resumed(folder):
 
 @pytest.mark.parametrize(
     ("for_good", "every"),
-    [(False, 4), (True, 13), pytest.param(False, 1, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow)],
+    [
+        (False, 4),
+        (True, 13),
+        pytest.param(False, 1, marks=pytest.mark.slow),
+        pytest.param(True, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_every_failing_write_is_reported_and_loses_nothing(tmp_path, whole, for_good, every):
     """Every fourth or thirteenth call, or every one; it fails once, or all later ones fail, too."""
@@ -68,7 +73,11 @@ def test_a_process_killed_at_any_write_loses_nothing(tmp_path, whole):
     chosen = [str(call) for call in range(3, calls + 1, 11)]
     command = [sys.executable, "-m", "tests.engine.faulty_disk", str(tmp_path), *chosen]
     done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+        command,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.split() == chosen, done.stderr
     for call in chosen:
