@@ -5,7 +5,6 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def method_name(method: type[Method]) -> str:
 
 
 def partition_of(
-    partition: str | Partition | Iterable[Any] | None, dataset: Dataset, settings: Settings
+    partition: str | Path | Partition | Iterable[Any] | None, dataset: Dataset, settings: Settings
 ) -> tuple[Partition, str]:
     """Returns the partition and its name in the settings.
 
@@ -132,7 +131,7 @@ def partition_of(
         dataset: data set.
         settings: settings of the run.
     """
-    if partition is None or isinstance(partition, (str, PathLike)):
+    if partition is None or isinstance(partition, (str, Path)):
         refuse_descriptions({"partition": settings.partition})
         return make_partition(dataset, settings), settings.partition
     found = partition if isinstance(partition, Partition) else partition_from_lists(partition, dataset, settings)

@@ -20,7 +20,7 @@ def new_file(target: Path) -> Iterator[Path]:
     try:
         yield temporary
         _sync(temporary)
-        os.replace(temporary, target)
+        os.replace(temporary, target)  # noqa: PTH105 tests replace os
     except BaseException:
         with suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)

@@ -149,3 +149,13 @@ def with_rounds(text: str, rounds: int) -> str:
     document = tomllib.loads(text)
     document["settings"]["rounds"] = rounds
     return tomli_w.dumps(document)
+
+
+def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Raises if ``changes`` would change the results of a resumed run, naming every difference."""
+    refused = [n for n, value in changes.items() if n not in NOT_IN_RESULTS and before.get(n) != plain(value)]
+    if refused:
+        shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
+        raise ConfigError(f"these settings would change the results:\n{shown}\nstart a new run to change them")
+    if "rounds" in changes and int(changes["rounds"]) < int(before.get("rounds", 0)):
+        raise ConfigError(f"rounds: must be at least {before['rounds']}, the number of the run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -150,24 +150,26 @@ class Experiment:
             changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and
                 ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
         """
-        folder = RunFolder(Path(folder), 0, log)
-        saved = folder.open()
+        run = RunFolder(Path(folder), 0, log)
+        saved = run.open()
         try:
-            values = config.read_of_run(folder.folder / "config.toml", saved, log)
-            objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
-            refuse_changes(values, changes)
+            values = config.read_of_run(run.folder / "config.toml", saved, log)
+            given = {name: value for name in OBJECTS if (value := changes.pop(name, None)) is not None}
+            objects = {name: value for name, value in given.items() if not isinstance(value, str)}
+            changes |= {name: value for name, value in given.items() if isinstance(value, str)}
+            config.refuse_changes(values, changes)
             if "partition" not in objects and not can_be_made(values["partition"]):
-                objects["partition"] = folder.own_partition()
+                objects["partition"] = run.own_partition()
             experiment = cls(log=log, **{**values, **changes, **objects})
-            folder.seconds = experiment.settings.checkpoint_seconds
+            run.seconds = experiment.settings.checkpoint_seconds
             text = saved or experiment.config_text()
             if experiment.settings.rounds != values.get("rounds"):
                 text = config.with_rounds(text, experiment.settings.rounds)
-            folder.restore(experiment, text)
+            run.restore(experiment, text)
         except BaseException:
-            folder.lock.release()
+            run.lock.release()
             raise
-        experiment._watch(folder)
+        experiment._watch(run)
         return experiment
 
     def _watch(self, folder: RunFolder) -> None:
@@ -354,13 +356,3 @@ class ClientModel(nn.Module):
         """Returns ``[b, C]`` logits of ``[b, ...]`` samples."""
         labels = torch.zeros(len(x), dtype=torch.int64)
         return self.method.predict(self.client, Batch(x, labels, torch.tensor(0)))
-
-
-def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Raises if ``changes`` would change the results of a resumed run, naming every difference."""
-    refused = [n for n, value in changes.items() if n not in config.NOT_IN_RESULTS and before.get(n) != plain(value)]
-    if refused:
-        shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
-        raise ConfigError(f"these settings would change the results:\n{shown}\nstart a new run to change them")
-    if "rounds" in changes and int(changes["rounds"]) < int(before.get("rounds", 0)):
-        raise ConfigError(f"rounds: must be at least {before['rounds']}, the number of the run")

@@ -1,6 +1,6 @@
-"""Objects passed from Python instead of names: their description in ``config.toml``, and the refusal to run without them.
+"""Objects passed from Python instead of names: their descriptions in ``config.toml``.
 
-A description is no name of anything, so that a file with it cannot be mistaken for one that repeats the run.
+A description names nothing that can be loaded, so a file with one is refused instead of running something else.
 """
 
 from __future__ import annotations

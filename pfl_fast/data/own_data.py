@@ -69,7 +69,8 @@ def _columns(source: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         sample = source[number]
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             raise TypeError(
-                f"dataset: sample {number} must be a pair (x, y), got {type(sample).__name__}; dataset must be {ACCEPTED}"
+                f"dataset: sample {number} must be a pair (x, y), got {type(sample).__name__}; dataset must be "
+                f"{ACCEPTED}"
             )
         xs.append(_array(sample[0]))
         ys.append(_array(sample[1]))
@@ -107,8 +108,8 @@ def _samples(x: NDArray[Any]) -> tuple[NDArray[Any], dict[str, Any]]:
         return x.astype(np.int32), {"vocabulary": vocabulary}
     if x.dtype.kind != "f" or x.ndim < 2:
         raise DataError(
-            f"dataset: samples of {x.dtype} with shape {list(x.shape[1:])}; expected uint8 images, rows of int64 tokens, "
-            "or floating-point features: convert them, for example by .astype('float32')"
+            f"dataset: samples of {x.dtype} with shape {list(x.shape[1:])}; expected uint8 images, rows of int64 "
+            "tokens, or floating-point features: convert them, for example by .astype('float32')"
         )
     if not np.isfinite(x.astype(np.float32)).all():
         raise DataError("dataset: samples have NaN or infinite values; correct them")

@@ -88,7 +88,7 @@ class FaultyDisk:
     def replace(self, *arguments):
         if self.counted():
             self.fail()
-        os.replace(*arguments)
+        os.replace(*arguments)  # noqa: PTH105
 
     def save(self, tensors, file):
         if self.counted():

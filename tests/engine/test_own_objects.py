@@ -123,7 +123,7 @@ def test_a_path_is_the_folder_of_a_saved_partition(tmp_path):
 def test_a_class_of_models_is_built_for_the_data():
     running = experiment(model=Network, head="3")
     assert running.settings.model == f"{__name__}:Network"
-    assert [tuple(p.shape) for p in running.method.context.backbone.parameters()][0] == (4, 6)
+    assert next(tuple(p.shape) for p in running.method.context.backbone.parameters()) == (4, 6)
 
 
 def test_config_says_what_the_objects_were_and_is_no_other_run(tmp_path):
@@ -154,11 +154,11 @@ def interrupted_run(folder, **values):
 def test_a_run_on_own_data_is_not_resumed_without_it_or_with_other_data(tmp_path):
     interrupted_run(tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match="dataset: this run used an object(.|\n)*own data, 40 samples"):
+    with pytest.raises(ConfigError, match=r"dataset: this run used an object(.|\n)*own data, 40 samples"):
         Experiment.resume(tmp_path / "run", log=lambda _: None)
-    with pytest.raises(PflFastError, match="dataset: was 'own object(.|\n)*is 'own object"):
+    with pytest.raises(PflFastError, match=r"dataset: was 'own object(.|\n)*is 'own object"):
         Experiment.resume(tmp_path / "run", log=lambda _: None, dataset=(X, (Y + 1) % 3))
-    with pytest.raises(PflFastError, match="dataset: was 'own object(.|\n)*is 'own object"):
+    with pytest.raises(PflFastError, match=r"dataset: was 'own object(.|\n)*is 'own object"):
         Experiment.resume(tmp_path / "run", log=lambda _: None, dataset=(X + 1, Y))
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
     again = Experiment.resume(tmp_path / "run", log=lambda _: None, dataset=TensorDataset(*KINDS["tensors"]))

@@ -240,7 +240,7 @@ def test_executor_may_change_and_rounds_may_be_added(tmp_path):
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     finished(tmp_path / "a", norm=True)
     state = small.image_experiment().state
-    with pytest.raises(PflFastError, match="no checkpoint can be used(.|\n)*another model"):
+    with pytest.raises(PflFastError, match=r"no checkpoint can be used(.|\n)*another model"):
         checkpoint.restore(state, tmp_path / "a" / "checkpoint", lambda _: None)
     assert state.rounds_done == 0
 

@@ -67,7 +67,7 @@ class RunFolder(Listener):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._cannot_be_written(error) from error
+            raise self._cannot_be_created(error) from error
         self.lock.acquire(self.log)
         try:
             if (self.folder / "config.toml").exists() or checkpoint.checkpoints(self.checkpoints):
@@ -79,12 +79,12 @@ class RunFolder(Listener):
             atomic.write_text(self.folder / "config.toml", config)  # last: it makes the folder a run
         except OSError as error:
             self.lock.release()
-            raise self._cannot_be_written(error) from error
+            raise self._cannot_be_created(error) from error
         except BaseException:
             self.lock.release()
             raise
 
-    def _cannot_be_written(self, error: OSError) -> RunFolderError:
+    def _cannot_be_created(self, error: OSError) -> RunFolderError:
         return RunFolderError(f"{self.folder}: cannot be written ({error}); choose another --out")
 
     def open(self) -> str | None:
@@ -109,8 +109,8 @@ class RunFolder(Listener):
         found = self.saved_partition()
         if found is None:
             raise RunFolderError(
-                f"{self.folder / 'partition'}: missing or damaged, and the settings of the run cannot make it again: put "
-                "it back, or pass it as Experiment.resume(folder, partition=...)"
+                f"{self.folder / 'partition'}: missing or damaged, and the settings of the run cannot make it again: "
+                "put it back, or pass it as Experiment.resume(folder, partition=...)"
             )
         return found
 
@@ -142,8 +142,8 @@ class RunFolder(Listener):
         found = [n for n in (*RESULTS, "summary.json") if (self.folder / n).exists()]
         if found:
             raise RunFolderError(
-                f"{self.folder}: has results ({', '.join(found)}) but no checkpoint, so the run cannot be continued: put "
-                f"back the folder {self.checkpoints}, or train again with `pfl-fast train --config "
+                f"{self.folder}: has results ({', '.join(found)}) but no checkpoint, so the run cannot be continued: "
+                f"put back the folder {self.checkpoints}, or train again with `pfl-fast train --config "
                 f"{self.folder / 'config.toml'} --out ANOTHER_FOLDER`; the results stay as they are"
             )
 
@@ -184,10 +184,10 @@ class RunFolder(Listener):
         self._repair(run, new)
 
     def _repair(self, run: RunView, new: bool) -> None:
-        for file in self.results.values():
-            with _disk_errors(file.file):
-                if file.repair() and not new:
-                    self.log(f"{file.file}: rows are missing or changed; the file is made again from the checkpoint")
+        for result in self.results.values():
+            with _disk_errors(result.file):
+                if result.repair() and not new:
+                    self.log(f"{result.file}: rows are missing or changed; the file is made again from the checkpoint")
         file, folder = self.folder / "config.toml", self.folder / "partition"
         with _disk_errors(file):
             if not file.exists() or file.read_bytes() != self.config.encode():
@@ -202,15 +202,14 @@ class RunFolder(Listener):
         clients = sorted(record.clients.items()) if record.evaluated else []
         rows = [{"round": record.round, "client": c, **self._names[c], **values} for c, values in clients]
         texts = {"metrics.jsonl": json.dumps(record.values) + "\n", "clients.csv": csv_text(self._columns, rows)}
-        errors = []
+        failed = []
         for name, text in texts.items():
             try:
                 self.results[name].add(text)
             except OSError as error:  # all rows reach the checkpoint, whatever could be written
-                errors.append((self.results[name].file, error))
-        for file, error in errors:
-            with _disk_errors(file):
-                raise error
+                failed.append(_cannot_be_written(self.results[name].file, error))
+        if failed:
+            raise failed[0]
         if monotonic() - self._saved_at >= self.seconds:
             self.save(run)
 
@@ -269,10 +268,14 @@ def _disk_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunFolderError(
-            f"{file}: cannot be written ({error.strerror}); free some space, then `pfl-fast resume` of the run "
-            "continues from the last checkpoint"
-        ) from error
+        raise _cannot_be_written(file, error) from error
+
+
+def _cannot_be_written(file: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        f"{file}: cannot be written ({error.strerror or error}); free some space, then `pfl-fast resume` of the run "
+        "continues from the last checkpoint"
+    )
 
 
 def check_same_experiment(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
