@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from pfl_fast import assembly, config, ops
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.own_data import as_dataset, description
+from pfl_fast.data.partition import Partition, can_be_made
 from pfl_fast.engine.client_results import Bests, LocalReport
 from pfl_fast.engine.client_work import Observer
 from pfl_fast.engine.device_memory import choose_stack
@@ -42,6 +43,7 @@ from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.options import plain
+from pfl_fast.own_objects import described
 from pfl_fast.randomness import key, torch_seed
 
 OBJECTS = ("method", "dataset", "model", "partition")  # arguments that accept objects as well as names
@@ -52,12 +54,14 @@ class Experiment:
 
     Args:
         method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
-        dataset: name of a data set, or a :class:`pfl_fast.data.dataset.Dataset`; None: that of the preset, else
-            ``"tiny"``.
-        model: name of a model, ``"module:attribute"``, or an ``nn.Module`` (with ``head``); None: that of the preset,
+        dataset: name of a data set, a :class:`pfl_fast.data.dataset.Dataset`, a pair ``(x, y)`` of arrays or tensors,
+            or a map-style data set of torch, see :func:`pfl_fast.data.own_data.as_dataset`; None: that of the preset,
+            else ``"tiny"``.
+        model: name of a model, ``"module:attribute"``, or (with ``head``) an ``nn.Module``, or a class or function of
+            ``(input_shape, classes)``; None: that of the preset, else ``"auto"``.
+        partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or a list with
+            the sample numbers of each client, or with its pair ``(train, test)`` of them; None: that of the preset,
             else ``"auto"``.
-        partition: name of a rule, folder of a saved one, or a :class:`pfl_fast.data.partition.Partition`; None: that of
-            the preset, else ``"auto"``.
         preset: preset of the method, such as ``"paper"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
         log: called with every message to the user.
@@ -77,31 +81,36 @@ class Experiment:
         self,
         method: str | type[Method] = "fedcp",
         *,
-        dataset: str | Dataset | None = None,
-        model: str | nn.Module | None = None,
-        partition: str | Partition | None = None,
+        dataset: object = None,
+        model: str | nn.Module | Callable[..., nn.Module] | None = None,
+        partition: str | Path | Partition | Iterable[Any] | None = None,
         preset: str | None = None,
         out: str | Path | None = None,
         log: Callable[[str], None] = print,
         resolved: assembly.Resolved | None = None,
         **values: Any,
     ) -> None:
-        given = {"dataset": dataset, "model": model, "partition": partition}
-        values.update({name: value for name, value in given.items() if isinstance(value, str)})
         self.method_class = assembly.find_method(method)
+        if dataset is not None and not isinstance(dataset, str):
+            dataset = as_dataset(dataset)
+            values["dataset"] = description(dataset)
+        own_model = None if model is None or isinstance(model, str) else model
+        if own_model is not None:
+            values["model"] = assembly.describe_model(own_model)
+        given = {"dataset": dataset, "model": model, "partition": partition}
+        values.update({n: str(value) for n, value in given.items() if isinstance(value, (str, Path))})
         resolved = resolved or assembly.resolve(self.method_class, values, preset=preset)
         self.metrics = find_metrics(resolved.settings.metrics, log)
         self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, log)
-        module = model if isinstance(model, nn.Module) else None
-        name = assembly.model_name(module or resolved.settings.model, self.dataset)
-        resolved = resolved.with_model(name)
-        self.settings, self.options = resolved.settings, resolved.options
-        s = self.settings
+        resolved = resolved.with_model(assembly.model_name(resolved.settings.model, self.dataset))
+        s, self.options = resolved.settings, resolved.options
         if s.dtype != "float32" and s.precision != "highest":
             raise ConfigError(f"precision: {s.precision} is for dtype float32, got dtype {s.dtype}")
-        self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
-        backbone = assembly.build_model(module or name, self.dataset, s)
-        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone, module or name)
+        self.partition, partition_name = assembly.partition_of(partition, self.dataset, s)
+        self.settings = s = replace(s, partition=partition_name)
+        source = own_model or s.model
+        backbone = assembly.build_model(source, self.dataset, s)
+        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone, source)
         self.method = self.method_class(self.options, context)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
@@ -132,10 +141,9 @@ class Experiment:
         self._round: Round | None = None
         self._memory: Estimate | None = None
         if out is not None:
-            folder = RunFolder(Path(out), s.checkpoint_seconds)
-            folder.create(self.write_config)
-            self.partition.save(folder.folder / "partition")
-            self.listeners.append(folder)
+            folder = RunFolder(Path(out), s.checkpoint_seconds, log)
+            folder.create(self.config_text(), self.partition)
+            self._watch(folder)
 
     @classmethod
     def resume(cls, folder: str | Path, log: Callable[[str], None] = print, **changes: Any) -> Experiment:
@@ -147,17 +155,31 @@ class Experiment:
             changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and
                 ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
         """
-        folder = Path(folder)
-        if not (folder / "config.toml").exists():
-            raise ConfigError(f"{folder}: holds no run (config.toml is missing)")
-        values = config.read(folder / "config.toml")
-        objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
-        refuse_changes(values, changes)
-        experiment = cls(log=log, **{**values, **changes, **objects})
-        run = RunFolder(folder, experiment.settings.checkpoint_seconds)
-        run.restore(experiment, log)
-        experiment.listeners.append(run)
+        run = RunFolder(Path(folder), 0, log)
+        saved = run.open()
+        try:
+            values = config.read_of_run(run.folder / "config.toml", saved, log)
+            given = {name: value for name in OBJECTS if (value := changes.pop(name, None)) is not None}
+            objects = {name: value for name, value in given.items() if not isinstance(value, str)}
+            changes |= {name: value for name, value in given.items() if isinstance(value, str)}
+            config.refuse_changes(values, changes)
+            if "partition" not in objects and not can_be_made(values["partition"]):
+                objects["partition"] = run.own_partition()
+            experiment = cls(log=log, **{**values, **changes, **objects})
+            run.seconds = experiment.settings.checkpoint_seconds
+            text = saved or experiment.config_text()
+            if experiment.settings.rounds != values.get("rounds"):
+                text = config.with_rounds(text, experiment.settings.rounds)
+            run.restore(experiment, text)
+        except BaseException:
+            run.lock.release()
+            raise
+        experiment._watch(run)
         return experiment
+
+    def _watch(self, folder: RunFolder) -> None:
+        self.listeners.append(folder)
+        self._stack.callback(folder.lock.release)
 
     @property
     def round(self) -> Round:
@@ -247,7 +269,8 @@ class Experiment:
 
     def result_settings(self) -> dict[str, Any]:
         """Returns all settings and options that determine the results; a resumed run must have the same."""
-        settings = {name: value for name, value in asdict(self.settings).items() if name not in config.NOT_IN_RESULTS}
+        left_out = {*config.NOT_IN_RESULTS, "partition"}  # its hash tells more than its name
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in left_out}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
         options = {name: plain(value) for name, value in asdict(self.options).items()}
         return {**about, **settings, **options}
@@ -273,9 +296,11 @@ class Experiment:
                 )
         return self._memory
 
-    def write_config(self, file: Path) -> None:
-        """Writes every setting and option to a TOML file."""
-        config.write(file, self.method_name, self.settings, asdict(self.options))
+    def config_text(self) -> str:
+        """Returns every setting and option as TOML, see :mod:`pfl_fast.config`."""
+        known = self.method_name in METHODS and METHODS[self.method_name] is self.method_class
+        method = self.method_name if known else described(f"{self.method_class.__module__}:{self.method_name}")
+        return config.dumps(method, self.settings, asdict(self.options))
 
     def describe(self) -> dict[str, Any]:
         """Returns a description of the run for result files."""
@@ -295,10 +320,7 @@ class Experiment:
     @property
     def method_name(self) -> str:
         """Name of the method on the command line."""
-        return next(
-            (name for name, method in METHODS.items() if method is self.method_class),
-            self.method_class.__name__.lower(),
-        )
+        return assembly.method_name(self.method_class)
 
     def client(self, number: int) -> ClientModel:
         """Returns the current model of a client: a module from a batch of samples to logits."""
@@ -354,13 +376,3 @@ class ClientModel(nn.Module):
         """Returns ``[b, C]`` logits of ``[b, ...]`` samples."""
         labels = torch.zeros(len(x), dtype=torch.int64)
         return self.method.predict(self.client, Batch(x, labels, torch.tensor(0)))
-
-
-def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Raises if ``changes`` would change the results of a resumed run, naming every difference."""
-    refused = [n for n, value in changes.items() if n not in config.NOT_IN_RESULTS and before.get(n) != plain(value)]
-    if refused:
-        shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
-        raise ConfigError(f"these settings would change the results:\n{shown}\nstart a new run to change them")
-    if "rounds" in changes and int(changes["rounds"]) < int(before.get("rounds", 0)):
-        raise ConfigError(f"rounds: must be at least {before['rounds']}, the number of the run")

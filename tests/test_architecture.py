@@ -25,10 +25,11 @@ MAY_IMPORT = {
     "nn": {"ops"},
     "testing": set(),
     "models": {"ops", "nn", "errors", "randomness"},
-    "data": {"atomic", "ops", "paths", "errors", "options", "randomness", "transfer"},
+    "data": {"atomic", "ops", "paths", "errors", "options", "own_objects", "randomness", "transfer"},
     "methods": {"ops", "nn", "models", "errors", "options", "randomness"},
     "engine": {"atomic", "methods", "models", "nn", "data", "ops", "errors", "options", "randomness", "transfer"},
-    "assembly": {"config", "data", "errors", "methods", "models", "options", "randomness"},
+    "own_objects": {"errors"},
+    "assembly": {"config", "data", "errors", "methods", "models", "options", "own_objects", "randomness"},
     "experiment": {
         "assembly",
         "config",
@@ -39,6 +40,7 @@ MAY_IMPORT = {
         "models",
         "ops",
         "options",
+        "own_objects",
         "randomness",
     },
     "comparison": {

@@ -233,6 +233,11 @@ class Method:
         """
         return []
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """True if local training depends on ``context.rounds``, so that rounds cannot be added to a run."""
+        return False
+
     def every_phase(self) -> list[Phase]:
         """Returns every phase of a run, without duplicates."""
         tests = [*self.before_test(2, "after_local"), *self.before_test(2, "after_agg")]

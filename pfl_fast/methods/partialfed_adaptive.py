@@ -142,6 +142,11 @@ class PartialFedAdaptive(Method):
         epochs = self.context.finetune_epochs
         return [Phase(("local",), self.loss, epochs)] if epochs else []
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """True with linear annealing."""
+        return bool(self.options.annealing == "linear")
+
     def temperature(self, round: int) -> float:
         """Returns ``tau_t``, t = round - 1."""
         o, t = self.options, round - 1

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pfl_fast.engine.results.records import RoundRecord
     from pfl_fast.engine.settings import RoundSettings
     from pfl_fast.engine.state.run_state import RunState
-    from pfl_fast.methods.base import Tensors
+    from pfl_fast.methods.base import Method, Tensors
 
 
 class RunView(Protocol):
@@ -26,6 +26,10 @@ class RunView(Protocol):
     @property
     def data(self) -> FederatedData:
         """Samples of the clients."""
+
+    @property
+    def method(self) -> Method:
+        """Method of the run."""
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
