@@ -7,13 +7,12 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pfl_fast import assembly, config, ops
+from pfl_fast import assembly, config, ops, trust
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.engine.client_results import Bests, LocalReport
@@ -21,7 +20,7 @@ from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
 from pfl_fast.engine.local.arithmetic import arithmetic
 from pfl_fast.engine.local.trainer import Interrupted
-from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
+from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large, refuse_too_many_clients
 from pfl_fast.engine.out_of_memory import explained
 from pfl_fast.engine.probe import check_phases, why_not_stacked
 from pfl_fast.engine.results.listeners import Listener
@@ -41,6 +40,7 @@ from pfl_fast.methods.base import Batch, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.options import plain
 from pfl_fast.randomness import key, torch_seed
+from pfl_fast.scratch import remove_unfinished, scratch_folder
 
 OBJECTS = ("method", "dataset", "model", "partition")  # arguments that accept objects as well as names
 
@@ -122,6 +122,7 @@ class Experiment:
         self.part_table = PartTable(parts, **assembly.part_table_settings(s, self.method))
         self.log = log
         self.listeners: list[Listener] = []
+        self.folder = None if out is None else Path(out)
         self.records: list[dict[str, Any]] = []
         self.bests: Bests = {}
         self._stack = ExitStack()
@@ -150,6 +151,7 @@ class Experiment:
         objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
         refuse_changes(values, changes)
         experiment = cls(log=log, **{**values, **changes, **objects})
+        experiment.folder = folder
         run = RunFolder(folder, experiment.settings.checkpoint_seconds)
         run.restore(experiment, log)
         experiment.listeners.append(run)
@@ -160,12 +162,18 @@ class Experiment:
         """Runs the rounds; created on first use, since its state takes memory."""
         if self._round is None:
             s = self.settings
-            folder = (
-                Path(self._stack.enter_context(TemporaryDirectory(prefix="pfl-fast-"))) if s.state == "disk" else None
-            )
+            if self.folder is not None:
+                remove_unfinished(self.folder)
+            folder = self._stack.enter_context(scratch_folder(self.folder)) if s.state == "disk" else None
             devices = assembly.find_devices(s.device)
-            state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder, devices[0])
-            on_host = ClientState(self.part_table, self.method, self.data.clients, s.seed)
+            refuse_too_many_clients(self.part_table, self.data.clients, s, on_disk=folder is not None)
+            with explained(devices[0]):
+                state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder, devices[0])
+                on_host = (
+                    state
+                    if folder is None and state.device.type == "cpu"
+                    else ClientState(self.part_table, self.method, self.data.clients, s.seed)
+                )
             with self._chosen_ops():
                 problem = why_not_stacked(self.part_table, self.method, self.data, on_host, s)
             name = choose_executor(s.executor, devices, problem)
@@ -203,7 +211,7 @@ class Experiment:
         self._tell("started")
         try:
             while runs.state.rounds_done < runs.last_round:
-                explains = explained(runs.executor)
+                explains = explained(runs.executor.workers[0].device)
                 with stop_on_signals(stop), explains, self._chosen_ops(), arithmetic(s.precision, s.deterministic):
                     if stop.is_set():
                         raise Interrupted
@@ -272,6 +280,7 @@ class Experiment:
     def write_config(self, file: Path) -> None:
         """Writes every setting and option to a TOML file."""
         config.write(file, self.method_name, self.settings, asdict(self.options))
+        trust.remember(file.parent, asdict(self.settings))
 
     def describe(self) -> dict[str, Any]:
         """Returns a description of the run for result files."""

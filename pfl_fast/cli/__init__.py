@@ -20,7 +20,7 @@ from pfl_fast.cli.recipes import recipes
 from pfl_fast.cli.reproduce import reproduce
 from pfl_fast.cli.resume import resume
 from pfl_fast.cli.train import train
-from pfl_fast.errors import PflFastError
+from pfl_fast.errors import PflFastError, machine_problem
 
 EXAMPLES = """\b
 Examples:
@@ -39,7 +39,7 @@ Examples:
 
 
 class MainGroup(CommandGroup):
-    """Prints a :class:`PflFastError` as a message without a traceback."""
+    """Prints a :class:`PflFastError`, and errors of disks and memory, as a message without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand."""
@@ -48,6 +48,11 @@ class MainGroup(CommandGroup):
         except PflFastError as error:
             click.secho(f"Error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except Exception as error:
+            if (message := machine_problem(error)) is None:
+                raise
+            click.secho(f"Error: {message}", err=True)
+            ctx.exit(1)
 
 
 @click.group(cls=MainGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)

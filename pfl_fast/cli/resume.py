@@ -11,6 +11,7 @@ from pfl_fast import config
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
 from pfl_fast.errors import ConfigError, raise_config_errors
 from pfl_fast.options import convert, plain
+from pfl_fast.trust import check
 
 CHANGEABLE = [name for name in SETTINGS if name in config.NOT_IN_RESULTS]
 
@@ -26,8 +27,11 @@ class ResumeCommand(GroupedCommand):
 @click.command(cls=ResumeCommand)
 @click.argument("run", type=click.Path(path_type=Path))
 @setting_options(CHANGEABLE, show_defaults=False)
+@click.option(
+    "--trust", is_flag=True, help="load models and metrics that somebody else's run names as module:attribute"
+)
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
-def resume(run: Path, quiet: bool, **values: Any) -> None:
+def resume(run: Path, trust: bool, quiet: bool, **values: Any) -> None:
     """Continue the run in folder RUN from its newest valid checkpoint.
 
     Results equal those of an uninterrupted run to the bit. Settings that are not given keep their values; only settings
@@ -45,6 +49,7 @@ def resume(run: Path, quiet: bool, **values: Any) -> None:
     if not (run / "config.toml").exists():
         raise ConfigError(f"{run}: holds no run (config.toml is missing)")
     before = config.read(run / "config.toml")
+    check(run / "config.toml", before, trust)
 
     from pfl_fast.cli.messages import as_arguments
     from pfl_fast.cli.run import run_experiment

@@ -43,8 +43,8 @@ class PFedMe(FedAvg):
     family = TWO_MODELS
     reading = "momentum and weight decay apply to theta; w copies theta's BatchNorm statistics"
     public_code = (
-        "PFLlib: the step of the server is 0 by default, so the server's model never changes; 0.001 theta is added to the gradient "
-        "(compat=pfllib)"
+        "PFLlib: server_step is 0 by default, so the server's model never changes; 0.001 theta is added to the "
+        "gradient (compat=pfllib)"
     )
     Options = PFedMeOptions
     prediction_parts = ("personal_extractor", "personal_head")

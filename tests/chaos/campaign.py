@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from tests.chaos.folders import contents, damage, differences
 from tests.engine.small_experiments import METHOD_SETTINGS
 
 ROUNDS = 3
-TRIES = 3  # resumes of one run
 SAME, REFUSED, LOST = "same to the bit", "refused clearly", "lost"
 
 
@@ -38,9 +36,10 @@ class Variant:
     def train(self, folder: Path) -> list[str]:
         """Returns the arguments that start the run in ``folder``."""
         values = {
-            "dataset": "synthetic", "samples": 72, "image-size": 4, "partition": "iid", "clients": 3, "model": "mlp",
-            "model-options": "hidden=4", "rounds": ROUNDS, "batch-size": 8, "local-epochs": 1, "workers": 2, "stack": 2,
-            "executor": self.executor, "state": self.state, "checkpoint-seconds": self.checkpoint_seconds, "out": folder,
+            "dataset": "synthetic", "samples": 72, "image-size": 4, "partition": "iid", "clients": 3,
+            "model": "mlp", "model-options": "hidden=4", "rounds": ROUNDS, "batch-size": 8, "local-epochs": 1,
+            "executor": self.executor, "workers": 2, "stack": 2, "state": self.state,
+            "checkpoint-seconds": self.checkpoint_seconds, "out": folder,
         }  # fmt: skip
         options = [f"{name}={value}" for name, value in METHOD_SETTINGS.get(self.method, {}).items()]
         flags = [text for name, value in values.items() for text in (f"--{name}", str(value))]
@@ -89,39 +88,40 @@ class Campaign:
             result, story = kind()
         finally:
             shutil.rmtree(case.folder, ignore_errors=True)
-        settings = f"{variant.method}, {variant.executor}, {variant.state}, checkpoints {variant.checkpoint_seconds:g} s"
+        settings = (
+            f"{variant.method}, {variant.executor}, {variant.state}, checkpoints {variant.checkpoint_seconds:g} s"
+        )
         return Outcome(result, f"{settings}: {case.text}", story)
 
     def measure(self, variant: Variant) -> tuple[Undisturbed, dict[str, Any]]:
         """Returns measurements and files of an undisturbed run."""
         if variant not in self.undisturbed:
-            folder, calls, kinds = self.home / "run", Calls(), sorted({shim.ANY, *shim.FAILING.values()})
-            operations: dict[int, int] = {}
-            readings = 0
-            for kind in kinds:  # the shim counts one set of kinds at a time
-
-                def prepare(kind: int = kind) -> None:
-                    shim.fail_files(folder, kind)
-                    shim.jump_clock()
-                    if kind == shim.ANY:
-                        calls.start()
-
-                def report(kind: int = kind) -> str:
-                    counts = [[*place, count] for place, count in calls.counts.items()]
-                    return "\n" + json.dumps([shim.operations(), shim.readings(), counts])
-
-                ended = Command(variant.train(folder), prepare, report).wait()
-                assert ended.code == 0, ended
-                operations[kind], count, counts = json.loads(ended.output.splitlines()[-1])
-                if kind == shim.ANY:
-                    found = {(file, name): number for file, name, number in counts}
-                else:
-                    readings = count
-                files = contents(folder)
-                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-                shutil.rmtree(folder)
-            self.undisturbed[variant] = Undisturbed(found, operations, readings, size), files
+            folder = self.home / "run"
+            facts = self._count(variant)
+            files = contents(folder)
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            shutil.rmtree(folder)
+            self.undisturbed[variant] = Undisturbed(*facts, size), files
         return self.undisturbed[variant]
+
+    def _count(self, variant: Variant) -> tuple[dict[tuple[str, str], int], dict[int, int], int]:
+        """Trains without faults; returns numbers of calls, of file operations by kinds, and of readings of clocks."""
+        folder, calls = self.home / "run", Calls()
+
+        def prepare() -> None:
+            shim.fail_files(folder)
+            shim.jump_clock()
+            calls.start()
+
+        def report() -> str:
+            counts = [[*place, count] for place, count in calls.counts.items()]
+            operations = [[kinds, shim.operations(kinds)] for kinds in {shim.ANY, *shim.FAILING.values()}]
+            return "\n" + json.dumps([counts, operations, shim.readings()])
+
+        ended = Command(variant.train(folder), prepare, report).wait()
+        assert ended.code == 0, ended
+        counts, operations, readings = json.loads(ended.output.splitlines()[-1])
+        return {(file, name): number for file, name, number in counts}, dict(operations), readings
 
 
 class Case:
@@ -241,6 +241,3 @@ def warm_up(folder: Path) -> None:
     for method, executor in (("fedcp", "sequential"), ("partialfed-adaptive", "sequential")):
         main([*Variant(method, executor, "memory", 60).train(folder / method), "--quiet"], standalone_mode=False)
     shutil.rmtree(folder)
-
-
-Try = Callable[[int], Outcome]

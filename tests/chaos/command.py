@@ -107,7 +107,7 @@ def _run(arguments: Sequence[str], output: int, prepare: Callable[[], object], r
 class Calls:
     """Counts calls of the package's functions, by file and name, in the main thread and in new ones."""
 
-    def __init__(self, act: Callable[[tuple[str, str], int], object] = lambda place, count: None) -> None:
+    def __init__(self, act: Callable[[tuple[str, str], int], object] | None = None) -> None:
         self.act = act
         self.counts: Counter[tuple[str, str]] = Counter()
 
@@ -121,4 +121,5 @@ class Calls:
         if event == "call" and PACKAGE in code.co_filename and not code.co_name.startswith("<"):
             place = code.co_filename.rpartition(PACKAGE)[2], code.co_name
             self.counts[place] += 1
-            self.act(place, self.counts[place])
+            if self.act:
+                self.act(place, self.counts[place])

@@ -34,7 +34,9 @@ def content(file: Path) -> Any:
     data = file.read_bytes()
     if file.suffix in (".json", ".jsonl"):
         try:
-            return [without_times(json.loads(line)) for line in ([data] if file.suffix == ".json" else data.splitlines())]
+            return [
+                without_times(json.loads(line)) for line in ([data] if file.suffix == ".json" else data.splitlines())
+            ]
         except ValueError:
             pass
     return data

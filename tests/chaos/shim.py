@@ -33,11 +33,11 @@ def compile_shim(folder: Path) -> Path:
 def fail_files(
     folder: Path, kinds: int = ANY, at: int = 0, error: int = 0, lasting: bool = False, kill: int = 0, budget: int = -1
 ) -> None:
-    """Counts file operations below ``folder`` from now on, and lets some fail.
+    """Counts file operations below ``folder`` from now on, and lets some fail; called once in a process.
 
     Args:
         folder: folder of the run.
-        kinds: operations that are counted: any of READ, CREATE, DATA and REMOVE.
+        kinds: operations that may fail: any of READ, CREATE, DATA and REMOVE.
         at: number of the first operation that fails; 0: none.
         error: errno of failing operations.
         lasting: True if all later operations fail too.
@@ -52,9 +52,9 @@ def jump_clock(at: int = NO_CLOCK_JUMP, wall: int = 0, steady: int = 0) -> None:
     _library().chaos_clock(ctypes.c_long(at), ctypes.c_long(wall), ctypes.c_long(steady))
 
 
-def operations() -> int:
-    """Returns the number of counted file operations."""
-    return int(_library().chaos_operations())
+def operations(kinds: int = ANY) -> int:
+    """Returns the number of file operations of some kinds since :func:`fail_files`."""
+    return int(_library().chaos_operations(kinds))
 
 
 def readings() -> int:
