@@ -34,13 +34,19 @@ REMEDIES = {
     errno.EPERM: "choose a folder that can be written to",
     errno.EIO: "check the disk",
 }
-NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "bad_alloc", "can't start new thread")
+NO_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "can't start new thread",
+    "failed to map segment",  # of a shared library
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error says that main memory is exhausted; torch raises RuntimeError then."""
+    """Returns whether an error says that main memory is exhausted; torch raises RuntimeError or ImportError then."""
     text = str(error).lower()
-    exhausted = isinstance(error, RuntimeError) and any(words in text for words in NO_MEMORY)
+    exhausted = isinstance(error, (RuntimeError, ImportError)) and any(words in text for words in NO_MEMORY)
     return exhausted or isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 

@@ -25,7 +25,7 @@ class UntrustedCodeError(PflFastError):
 def named_code(values: Mapping[str, Any]) -> list[str]:
     """Returns the models and metrics of the form ``module:attribute`` among settings.
 
-    >>> named_code({"model": "nets:Small", "metrics": ["f1_macro", "mine:margin"], "dataset": "digits"})
+    >>> named_code({"model": "nets:Small", "metrics": ["macro_f1", "mine:margin"], "dataset": "digits"})
     ['mine:margin', 'nets:Small']
     """
     metrics = values.get("metrics") or ()

@@ -218,7 +218,7 @@ class Case:
         if not (self.folder / "config.toml").exists() and not damaged:
             ended = self._run(self.variant.train(self.folder))
         else:
-            ended = self._run(self._resume())
+            ended = self._run([*self._resume(), "--quiet"])
         if ended.problem:
             return LOST, f"resume: {ended.problem}\n{ended.output}"
         if ended.code:
