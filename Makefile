@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants fuzz sanitize wheel wheel-test clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants fuzz chaos sanitize wheel wheel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -34,12 +34,12 @@ lint: setup ## ruff, mypy and clang-format, without changing anything
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format --dry-run --Werror
+	@git ls-files -z '*.c' '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format --dry-run --Werror
 
 format: setup ## let ruff and clang-format rewrite the sources
 	@$(BIN)/ruff check -q --fix --exit-zero .
 	@$(BIN)/ruff format -q .
-	@git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
+	@git ls-files -z '*.c' '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
 
 bench: setup ## microbenchmarks: native against reference, torch.compile and what trainers do today
 	@$(BIN)/python -m pytest bench --benchmark-enable --ratios bench/results.txt --benchmark-columns=median,iqr,rounds -q
@@ -62,6 +62,9 @@ mutants: setup ## mutation testing of the kernels, hours (KERNEL=mix SAMPLE=12: 
 fuzz: setup ## damaged data files in every loader, and operators on random sizes; ten minutes (SECONDS=3600: an hour)
 	@$(BIN)/python -m tests.fuzz --seed "$$(date +%s)" --seconds $(or $(SECONDS),600)
 	@PFL_FAST_EXAMPLES=500 $(BIN)/python -m pytest -q --hypothesis-seed=random tests/ops/test_any_size.py
+
+chaos: setup ## 300 faults in small runs: signals, failing writes, full disks, damaged files; a quarter of an hour (FAULTS=30)
+	@$(BIN)/python -m tests.chaos --seed "$$(date +%s)" --faults $(or $(FAULTS),300)
 
 sanitize: setup ## the operator tests with AddressSanitizer, UBSan and ThreadSanitizer, on every instruction set
 	@$(BIN)/python -m tests.sanitize

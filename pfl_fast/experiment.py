@@ -7,14 +7,13 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pfl_fast import assembly, config, ops
+from pfl_fast import assembly, config, ops, trust
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.own_data import as_dataset, description
 from pfl_fast.data.partition import Partition, can_be_made
@@ -24,7 +23,7 @@ from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
 from pfl_fast.engine.local.arithmetic import arithmetic
 from pfl_fast.engine.local.trainer import Interrupted
-from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
+from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large, refuse_too_many_clients
 from pfl_fast.engine.out_of_memory import explained
 from pfl_fast.engine.probe import check_phases, why_not_stacked
 from pfl_fast.engine.results.listeners import Listener
@@ -45,6 +44,7 @@ from pfl_fast.models import batch_norm_tensors
 from pfl_fast.options import plain
 from pfl_fast.own_objects import described
 from pfl_fast.randomness import key, torch_seed
+from pfl_fast.scratch import remove_unfinished, scratch_folder
 
 OBJECTS = ("method", "dataset", "model", "partition")  # arguments that accept objects as well as names
 
@@ -135,6 +135,7 @@ class Experiment:
         self.part_table = PartTable(parts, **assembly.part_table_settings(s, self.method))
         self.log = log
         self.listeners: list[Listener] = []
+        self.folder = None if out is None else Path(out)
         self.records: list[dict[str, Any]] = []
         self.bests: Bests = {}
         self._stack = ExitStack()
@@ -143,15 +144,19 @@ class Experiment:
         if out is not None:
             folder = RunFolder(Path(out), s.checkpoint_seconds, log)
             folder.create(self.config_text(), self.partition)
+            trust.remember(folder.folder, asdict(s))
             self._watch(folder)
 
     @classmethod
-    def resume(cls, folder: str | Path, log: Callable[[str], None] = print, **changes: Any) -> Experiment:
+    def resume(
+        cls, folder: str | Path, log: Callable[[str], None] = print, trusted: bool = True, **changes: Any
+    ) -> Experiment:
         """Continues a run from its newest usable checkpoint; results equal those of an uninterrupted run to the bit.
 
         Args:
             folder: run folder, ``out`` of the experiment that started the run.
             log: called with every message to the user.
+            trusted: load models and metrics ``module:attribute`` although this user did not start the run.
             changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and
                 ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
         """
@@ -159,12 +164,8 @@ class Experiment:
         saved = run.open()
         try:
             values = config.read_of_run(run.folder / "config.toml", saved, log)
-            given = {name: value for name in OBJECTS if (value := changes.pop(name, None)) is not None}
-            objects = {name: value for name, value in given.items() if not isinstance(value, str)}
-            changes |= {name: value for name, value in given.items() if isinstance(value, str)}
-            config.refuse_changes(values, changes)
-            if "partition" not in objects and not can_be_made(values["partition"]):
-                objects["partition"] = run.own_partition()
+            trust.check(run.folder / "config.toml", values, trusted)
+            objects = cls._objects(run, values, changes)
             experiment = cls(log=log, **{**values, **changes, **objects})
             run.seconds = experiment.settings.checkpoint_seconds
             text = saved or experiment.config_text()
@@ -174,8 +175,20 @@ class Experiment:
         except BaseException:
             run.lock.release()
             raise
+        experiment.folder = run.folder
         experiment._watch(run)
         return experiment
+
+    @staticmethod
+    def _objects(run: RunFolder, values: Mapping[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+        """Returns the objects of a resumed run, moved out of ``changes``; refuses changes that change results."""
+        given = {name: value for name in OBJECTS if (value := changes.pop(name, None)) is not None}
+        objects = {name: value for name, value in given.items() if not isinstance(value, str)}
+        changes |= {name: value for name, value in given.items() if isinstance(value, str)}
+        config.refuse_changes(values, changes)
+        if "partition" not in objects and not can_be_made(values["partition"]):
+            objects["partition"] = run.own_partition()
+        return objects
 
     def _watch(self, folder: RunFolder) -> None:
         self.listeners.append(folder)
@@ -186,12 +199,18 @@ class Experiment:
         """Runs the rounds; created on first use, since its state takes memory."""
         if self._round is None:
             s = self.settings
-            folder = (
-                Path(self._stack.enter_context(TemporaryDirectory(prefix="pfl-fast-"))) if s.state == "disk" else None
-            )
+            if self.folder is not None:
+                remove_unfinished(self.folder)
+            folder = self._stack.enter_context(scratch_folder(self.folder)) if s.state == "disk" else None
             devices = assembly.find_devices(s.device)
-            state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder, devices[0])
-            on_host = ClientState(self.part_table, self.method, self.data.clients, s.seed)
+            refuse_too_many_clients(self.part_table, self.data.clients, s, on_disk=folder is not None)
+            with explained(devices[0]):
+                state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder, devices[0])
+                on_host = (
+                    state
+                    if folder is None and state.device.type == "cpu"
+                    else ClientState(self.part_table, self.method, self.data.clients, s.seed)
+                )
             with self._chosen_ops():
                 problem = why_not_stacked(self.part_table, self.method, self.data, on_host, s)
             name = choose_executor(s.executor, devices, problem)
@@ -229,7 +248,7 @@ class Experiment:
         self._tell("started")
         try:
             while runs.state.rounds_done < runs.last_round:
-                explains = explained(runs.executor)
+                explains = explained(runs.executor.workers[0].device)
                 with stop_on_signals(stop), explains, self._chosen_ops(), arithmetic(s.precision, s.deterministic):
                     if stop.is_set():
                         raise Interrupted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,7 @@ from pfl_fast.cli.train import DASHES
 from pfl_fast.cli.train_request import read_assignments
 from pfl_fast.config import NOT_IN_RESULTS
 from pfl_fast.errors import ConfigError, raise_config_errors
+from pfl_fast.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from pfl_fast.comparison.plan import ComparisonPlan
@@ -83,8 +83,8 @@ def reproduce(
     words += [word for assignment in assignments for word in ("--set", assignment)]
     table = ReproducedTable(recipe, chosen, scale, changes, given(values), quiet, shlex.join(words))
     if dry_run:
-        with TemporaryDirectory(prefix="pfl-fast-") as temporary:
-            table.plan(Path(temporary))
+        with scratch_folder() as temporary:
+            table.plan(temporary / "plan")
             table.estimate()
         return
     with continued_by_repeating(folder):

@@ -27,8 +27,11 @@ class ResumeCommand(GroupedCommand):
 @click.command(cls=ResumeCommand)
 @click.argument("run", type=click.Path(path_type=Path))
 @setting_options(CHANGEABLE, show_defaults=False)
+@click.option(
+    "--trust", is_flag=True, help="load models and metrics that somebody else's run names as module:attribute"
+)
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
-def resume(run: Path, quiet: bool, **values: Any) -> None:
+def resume(run: Path, trust: bool, quiet: bool, **values: Any) -> None:
     """Continue the run in folder RUN from its newest valid checkpoint.
 
     Results equal those of an uninterrupted run to the bit. Settings that are not given keep their values; only settings
@@ -49,7 +52,7 @@ def resume(run: Path, quiet: bool, **values: Any) -> None:
     from pfl_fast.experiment import Experiment
 
     run_experiment(
-        lambda log: Experiment.resume(run, log=log, **changes),
+        lambda log: Experiment.resume(run, log=log, trusted=trust, **changes),
         run,
         quiet,
         lambda experiment: as_arguments(

@@ -17,7 +17,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "methods", "rows", "columns", "seeds", "scale", "dry_run", "grids", "partition_per_seed", "runs",
         "dataset", "model", "clients", "partition", "beta", "rounds", "local_epochs", "batch_size", "lr", "join_ratio",
         "seed", "protocol", "executor", "device", "ops", "eval_every", "out", "data_dir", "real_data_only", "preset",
-        "assignments", "config_file", "quiet",
+        "assignments", "config_file", "trust", "quiet",
     ),
     "Data and partition": (
         "image_size", "samples", "augment", "normalise", "classes_per_client", "superclass_cuts", "min_samples",

@@ -70,6 +70,7 @@ DASHES = {"token_normalize_func": lambda token: token.replace("_", "-")}
     help="folder for results  [runs/<method>-<dataset>-<number>]",
 )
 @click.option("--seeds", metavar="N,...", help="train once for each seed and print a table, as pfl-fast compare does")
+@click.option("--trust", is_flag=True, help="load models and metrics that FILE.toml names as module:attribute")
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
 @pfllib_flags
 def train(
@@ -79,6 +80,7 @@ def train(
     config_file: Path | None,
     out: Path | None,
     seeds: str | None,
+    trust: bool,
     quiet: bool,
     **values: Any,
 ) -> None:
@@ -92,7 +94,7 @@ def train(
     settings = {name: value for name, value in chosen.items() if not name.startswith(PREFIX)}
     if seeds is not None and "seed" in settings:
         raise ConfigError("seed: give --seed or --seeds")
-    request = build_request(method, preset, settings, flags, assignments, config_file)
+    request = build_request(method, preset, settings, flags, assignments, config_file, trust)
 
     for note in () if quiet else request.notes:
         click.echo(f"note: {note}", err=True)

@@ -274,7 +274,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     assert same(small.state_of(again), small.state_of(whole))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_run_and_keeps_its_results(tmp_path, number):
     experiment = small.image_experiment(out=tmp_path / "run")
 

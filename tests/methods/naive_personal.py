@@ -115,7 +115,7 @@ class PFedMe(TwoModels):
         for name, module in self.server.items():
             for key, w in exchanged(module, self.policy).items():
                 if w.is_floating_point():
-                    w.copy_((1 - self.o.beta) * before[name][key] + self.o.beta * w)
+                    w.copy_(before[name][key] + self.o.server_step * (w - before[name][key]))
 
 
 class APFL(TwoModels):

@@ -162,6 +162,7 @@ def _restore(state: RunState, file: Path, accept: Callable[[RunInfo], None]) -> 
         accept(run_info)
     except Exception as error:  # damage may show anywhere
         raise CheckpointError(f"{file}: cannot be used ({_reason(error)})") from error
+    state.clients.reserve(touched.nonzero().flatten().tolist())
     # Written last, so that an unusable checkpoint leaves the state unchanged.
     state.server.update({name: tensors[f"server/{name}"].to(device) for name in state.server})
     state.clients.touched.copy_(touched)
