@@ -13,6 +13,7 @@ from pfl_fast import config
 from pfl_fast.comparison.plan import ComparisonPlan
 from pfl_fast.config import NOT_IN_RESULTS, Settings
 from pfl_fast.engine.results.protocol import Measurement, Protocol, find_protocol, measure, read_tests
+from pfl_fast.engine.results.run_folder import check_results
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods import METHODS
 from pfl_fast.options import plain
@@ -107,6 +108,7 @@ def read_run(folder: Path, protocol: Protocol, label: str = "") -> Run:
         raise ConfigError(f"{folder}: holds no run (config.toml is missing)")
     if not is_finished(folder):
         raise ConfigError(f"{folder}: the run is not finished; pfl-fast resume {folder} continues it")
+    check_results(folder)
     settings, summary = {**SETTINGS, **config.read(folder / "config.toml")}, _summary(folder)
     measured = measure(protocol, read_tests(folder, protocol), settings["rounds"])
     if measured is None:

@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from pfl_fast.comparison.results import read_run
+from pfl_fast.engine.results.protocol import find_protocol
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
 from tests.engine import faulty_disk as faulty
@@ -148,3 +150,15 @@ def test_rows_of_rounds_without_a_checkpoint_are_replaced_when_the_rounds_are_tr
     assert (run / "metrics.jsonl").read_text() == before, "opening a run changes nothing"
     faulty.train(again)
     assert faulty.contents(run) == whole
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "clients.csv"])
+def test_damaged_results_of_a_finished_run_are_not_compared(run, name):
+    faulty.train(faulty.resume(run))
+    protocol = find_protocol("fedcp")
+    accuracy = read_run(run, protocol).measured.accuracy
+    flip(run / name, 8 * 300)
+    with pytest.raises(PflFastError, match=rf"{name}: rows are missing or changed(.|\n)*makes the file again"):
+        read_run(run, protocol)
+    faulty.train(faulty.resume(run))
+    assert read_run(run, protocol).measured.accuracy == accuracy

@@ -84,6 +84,23 @@ def test_a_run_that_has_ended_is_unlocked(tmp_path, end):
     faulty.resume(tmp_path / "run").close()
 
 
+def test_a_run_in_a_read_only_folder_can_be_opened_but_not_trained(tmp_path, monkeypatch):
+    faulty.train(faulty.begin(tmp_path / "run"))
+    really = os.open
+
+    def read_only(path, flags, *arguments, **options):
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return really(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "open", read_only)
+    opened = faulty.resume(tmp_path / "run")
+    assert opened.state.rounds_done == 3
+    with pytest.raises(PflFastError, match=r"run\.lock: cannot be written \(Read-only file system\)"):
+        opened.run()
+
+
 def test_a_lock_of_another_host_is_refused_with_the_file_to_delete(tmp_path):
     file = tmp_path / "run.lock"
     file.write_text(json.dumps({"pid": 7, "host": "elsewhere", "start": "1"}))

@@ -15,6 +15,7 @@ it if they are damaged, or do not belong to it because the process ended between
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,7 +92,8 @@ class RunFolder(Listener):
         """Locks the folder of an existing run; returns ``config.toml`` at its newest checkpoint, if there is one."""
         if not self.checkpoints.is_dir() and not (self.folder / "config.toml").exists():
             raise ConfigError(f"{self.folder}: holds no run (config.toml is missing)")
-        self.lock.acquire(self.log)
+        if os.access(self.folder, os.W_OK):  # others may be opened, but not trained
+            self.lock.acquire(self.log)
         info = checkpoint.newest_info(self.checkpoints)
         return info.config if info else None
 
@@ -260,6 +262,19 @@ class RunFolder(Listener):
                 "finished": run.state.rounds_done >= run.last_round,
             }
             atomic.write_text(file, json.dumps(summary, indent=2) + "\n")
+
+
+def check_results(folder: Path) -> None:
+    """Raises if the result files of a run do not have the contents of its newest checkpoint."""
+    info = checkpoint.newest_info(folder / "checkpoint")
+    for name, state in info.results.items() if info else ():
+        file = folder / name
+        rows = ResultFile(file, folder / "checkpoint" / name).restore(state)
+        if not file.exists() or file.read_bytes() != rows.encode():
+            raise RunFolderError(
+                f"{file}: rows are missing or changed since the run wrote them; `pfl-fast resume {folder}` makes the "
+                "file again"
+            )
 
 
 @contextmanager
