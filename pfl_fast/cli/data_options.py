@@ -11,6 +11,7 @@ from pfl_fast.cli.setting_options import given, setting_options
 from pfl_fast.config import Settings
 from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.errors import raise_config_errors
+from pfl_fast.methods.papers import FIRST
 from pfl_fast.options import convert
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ partition_options = setting_options((*PARTITION_SETTINGS, *DATA_SETTINGS))
 def read_settings(dataset: str, values: dict[str, Any], *, real_data_only: bool = False) -> Settings:
     """Returns the settings of the command line, as ``pfl-fast train`` reads them."""
     errors: list[str] = []
-    settings = convert(Settings, {"dataset": dataset, **given(values)}, errors)
+    paper = FIRST[dataset].training.get(dataset, {}) if dataset in FIRST else {}
+    settings = convert(Settings, {"dataset": dataset, **paper, **given(values)}, errors)
     raise_config_errors(errors)
     return Settings(**settings, real_data_only=real_data_only)
 

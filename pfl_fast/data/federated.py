@@ -207,7 +207,8 @@ class FederatedData:
     def pooled(self) -> FederatedData:
         """Returns the data with the training samples of all clients as those of each client."""
         other = copy(self)
-        other._indices = {**self._indices, "train": [torch.cat(self._indices["train"])] * self.clients}
+        other._indices = {**self._indices, "train": [self._train] * self.clients}
+        other._begin = torch.zeros_like(self._begin)
         other.train_sizes = np.full_like(self.train_sizes, self.train_sizes.sum())
         other._set_batches()
         return other

@@ -99,7 +99,7 @@ class MetaStack:
         allocations = Allocations()
         with allocations:
             self.step(phase)
-        chunk = min(chunk_bytes("cuda"), client.samples * client.sample.nbytes * self.clients)
+        chunk = min(chunk_bytes("cuda"), client.samples(phase) * client.sample.nbytes * self.clients)
         return allocations.most + self._cached_bytes(phase) + chunk
 
     def step(self, phase: Phase) -> None:
@@ -115,7 +115,7 @@ class MetaStack:
 
     def _batch(self, phase: Phase, recompute: bool) -> Batch:
         client, seed = self.client, torch.empty((self.clients,), dtype=torch.int64, device=META)
-        one = client.batch(client.samples if phase.whole else min(client.data.batch_size, client.samples))
+        one = client.batch(client.samples(phase) if phase.whole else min(client.data.batch_size, client.samples(phase)))
         x, y = (t.new_empty((self.clients, *t.shape)) for t in (one.x, one.y))
         cached = {} if recompute else client.cached(phase, one)
         return Batch(x, y, seed, {name: t.new_empty((self.clients, *t.shape)) for name, t in cached.items()})
@@ -124,7 +124,7 @@ class MetaStack:
         if self.runner.recomputes_each_step(phase):
             return 0
         values = self.client.cached(phase, self.client.batch(1))
-        return self.clients * self.client.samples * sum(t.nbytes for t in values.values())
+        return self.clients * self.client.samples(phase) * sum(t.nbytes for t in values.values())
 
 
 def choose_stack(

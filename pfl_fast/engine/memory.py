@@ -123,7 +123,6 @@ class MetaClient:
         self.runner = SingleRunner(part_table, method, data, META)
         self.settings = StepSettings(settings.lr, settings.momentum, settings.weight_decay, settings.seed, round=1)
         client = int(data.train_sizes.argmax())
-        self.samples = int(data.train_sizes[client])
         self.sample = data.take(data.indices("train", client)[:1])[0][0]
         # Expanded zeros of the optimizer become dense when a client trains.
         self.tensors = {e.key: torch.empty(e.value.shape, dtype=e.value.dtype, device=META) for e in part_table.specs}
@@ -135,7 +134,8 @@ class MetaClient:
 
     def _phase_bytes(self, phase: Phase) -> int:
         names = self.runner.trained_names(phase)
-        batch = self.batch(self.samples if phase.whole else min(self.data.batch_size, self.samples))
+        samples = self.samples(phase)
+        batch = self.batch(samples if phase.whole else min(self.data.batch_size, samples))
         allocations = Allocations()
         try:
             with allocations:
@@ -143,10 +143,14 @@ class MetaClient:
             used = allocations.most
         except Exception:  # models may do anything
             used = sum(self.tensors[name].nbytes for name in names)
-        tables = 0 if self.runner.recomputes_each_step(phase) else self.samples
+        tables = 0 if self.runner.recomputes_each_step(phase) else samples
         cached = tables * sum(t.nbytes // len(t) for t in batch.cached.values())
         # Batches are cut from chunks of the epoch.
-        return used + cached + max(batch.x.nbytes, min(CHUNK_BYTES, self.samples * self.sample.nbytes))
+        return used + cached + max(batch.x.nbytes, min(CHUNK_BYTES, samples * self.sample.nbytes))
+
+    def samples(self, phase: Phase) -> int:
+        """Returns the largest number of samples that a client visits in an epoch."""
+        return int(self.runner.source(phase).train_sizes.max())
 
     def _step(self, phase: Phase, batch: Batch, names: list[str]) -> None:
         run = SinglePhase(self.runner, phase, phase.loss, [names], SingleProgress([0], META), dict(self.tensors), {})

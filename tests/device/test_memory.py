@@ -60,20 +60,21 @@ def test_exhausted_memory_halves_the_stack_and_changes_no_result(method, gpus, m
 
 def test_clients_that_have_trained_do_not_train_again(gpus, monkeypatch):
     expected = outcome("cpu")
-    upload, uploaded = ClientWork._upload, []
+    upload, uploaded, units = ClientWork._upload, [], []
 
-    def exhausted_once(self, client, tensors):
-        uploaded.append(client)
-        if len(uploaded) == 3:
+    def exhausted_once(self, runner, unit, *arguments):
+        uploaded.extend(unit)
+        units.append(unit)
+        if len(units) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        upload(self, client, tensors)
+        upload(self, runner, unit, *arguments)
 
     monkeypatch.setattr(ClientWork, "_upload", exhausted_once)
     with fake_cuda.recorded():
-        found = outcome(gpus)
+        found = outcome(gpus, stack=2)
     assert_same(found, expected)
-    first = uploaded[: len(small.RAGGED) + 1]
-    assert sorted(first) == sorted([*range(len(small.RAGGED)), first[2]]), "only the interrupted client uploads again"
+    first = uploaded[: len(small.RAGGED) + len(units[1])]
+    assert sorted(first) == sorted([*range(len(small.RAGGED)), *units[1]]), "only interrupted clients upload again"
 
 
 @pytest.mark.parametrize("executor", ["batched", "threads"])
