@@ -19,6 +19,7 @@ from pfl_fast.paths import cache_folder
 TORCH = Path(torch.__file__).parent
 SOURCE = Path(__file__).with_name("cudart.cpp")
 CSRC = build.source_folder()
+CACHE = cache_folder() / "ghost"  # tests have a cache folder of their own each; this one is the user's
 FLAGS = ["-std=c++17", "-O1", "-fPIC"]
 # Functions of cuBLAS that return something through a pointer. Others return 0, and are counted unless they are setters.
 CUBLAS = """
@@ -82,7 +83,7 @@ def ghost() -> Path:
     """Compiles the libraries if necessary and returns their folder."""
     sources = [Path(__file__), SOURCE, *build.source_files(CSRC)]
     text = b"".join(file.read_bytes() for file in sources) + torch.__version__.encode()
-    folder = cache_folder() / "ghost" / hashlib.sha256(text).hexdigest()[:20]
+    folder = CACHE / hashlib.sha256(text).hexdigest()[:20]
     if not folder.is_dir():
         scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
         scratch.mkdir(parents=True, exist_ok=True)
