@@ -1,4 +1,4 @@
-"""BatchNorm with a batching rule: C stacked clients with n channels each are one BatchNorm over C n channels.
+"""BatchNorm of a stack: C clients with n channels each are one BatchNorm over C n channels.
 
 torch's own rule normalises that way, too, but scales and shifts in separate operators.
 """
@@ -12,36 +12,30 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.ops.support import to_front
+from pfl_fast.ops.stack import stack_of
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-class FoldedBatchNorm(torch.autograd.Function):
-    """``torch.nn.functional.batch_norm`` with a batching rule that folds the stack into the channels."""
+def folded(x: Tensor, *arguments: Any) -> Tensor:
+    """Returns ``torch.nn.functional.batch_norm`` of a stack, ``[b, C, n, ...]``.
 
-    @staticmethod
-    def forward(*arguments: Any) -> Tensor:
-        """Returns the result without a stack. Arguments as of ``torch.nn.functional.batch_norm``."""
-        return F.batch_norm(*arguments)
+    Args:
+        x: ``[C, b, n, ...]`` input.
+        arguments: running mean, running variance, weight and bias, ``[C, n]`` or None; then ``training``, ``momentum``
+            and ``eps``.
+    """
+    tensors, options = arguments[:4], arguments[4:]
+    stacked = x.movedim(0, 1)
+    flat: list[Any] = [None if t is None else t.reshape(-1) for t in tensors]
+    result = F.batch_norm(stacked.flatten(1, 2), *flat, *options)
+    # Unlike a view, which ReLU(inplace=True) would make expensive to differentiate.
+    view: Tensor = torch.ops.aten._unsafe_view(result, stacked.shape)
+    return view
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Saves nothing: :meth:`vmap` consists of differentiable operators."""
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, *arguments: Any) -> tuple[Tensor, int]:
-        """Returns the result of a stack, whose dimension follows that of the samples."""
-        size, tensors, (training, *rest) = info.batch_size, arguments[:4], arguments[4:]
-        if training and any(t is not None and d is None for t, d in zip(tensors[:2], in_dims[1:3], strict=True)):
-            raise RuntimeError("running statistics of BatchNorm must be stacked if the input is")
-        stacked = to_front(x, in_dims[0], size).movedim(0, 1)
-        folded: list[Any] = [
-            None if t is None else to_front(t, d, size).reshape(-1) for t, d in zip(tensors, in_dims[1:5], strict=True)
-        ]
-        result = F.batch_norm(stacked.flatten(1, 2), *folded, training, *rest)  # type: ignore[call-arg]
-        # Unlike a view, which ReLU(inplace=True) would make expensive to differentiate.
-        return torch.ops.aten._unsafe_view(result, stacked.shape), 1
+def _is_stacked(tensor: Tensor) -> bool:
+    return torch._C._functorch.is_batchedtensor(tensor)
 
 
 class _Folded(nn.modules.batchnorm._BatchNorm):
@@ -55,17 +49,17 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the normalised ``[b, c, ...]``, as the layer's class does."""
-        if not torch._C._are_functorch_transforms_active():
+        stack = stack_of(x, self.running_mean, self.running_var, self.weight, self.bias)
+        if stack is None:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         tracked = self.running_mean is not None
+        if self.training and self.running_mean is not None and not _is_stacked(self.running_mean):
+            raise RuntimeError("running statistics of BatchNorm must be stacked if the input is")
         if self.training and self.num_batches_tracked is not None:
             self._count(self.num_batches_tracked)
-        statistics = (self.running_mean, self.running_var)
-        result: Tensor = FoldedBatchNorm.apply(
-            x, *statistics, self.weight, self.bias, self.training or not tracked, self.momentum, self.eps
-        )
-        return result
+        training = self.training or not tracked
+        return stack.call(folded, *stack.tensors, training, self.momentum, self.eps, dim=1)
 
     def _count(self, batches: Tensor) -> None:
         if self.uncounted is None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
+from torch.utils._pytree import tree_map_only
 
-from pfl_fast.ops.support import all_to_front
+from pfl_fast.ops.support import to_front
 
 _functorch: Any = torch._C._functorch
+_Result = TypeVar("_Result")
 
 
 class StackFunction(_SingleLevelFunction):
@@ -42,8 +44,14 @@ class Stack:
     tensors: list[Any]
     level: int
 
-    def call(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Returns ``function(*arguments)``, ``[C, *shape]``, as a tensor of one client under vmap."""
+    def call(self, function: Callable[..., _Result], *arguments: Any, dim: int = 0) -> _Result:
+        """Returns ``function(*arguments)`` as tensors of one client under vmap.
+
+        Args:
+            function: returns a tensor, or a tuple of them.
+            arguments: arguments of the function.
+            dim: dimension of the results that is C.
+        """
         allowed = _functorch.get_single_level_autograd_function_allowed()
         _functorch.set_single_level_autograd_function_allowed(True)
         try:
@@ -51,8 +59,8 @@ class Stack:
                 result = function(*arguments)
         finally:
             _functorch.set_single_level_autograd_function_allowed(allowed)
-        wrapped: Tensor = _functorch._add_batch_dim(result, 0, self.level)
-        return wrapped
+        wrapped: Any = tree_map_only(Tensor, lambda x: _functorch._add_batch_dim(x, dim, self.level), result)
+        return cast(_Result, wrapped)
 
 
 def stack_of(*tensors: Tensor | None) -> Stack | None:
@@ -74,4 +82,5 @@ def stack_of(*tensors: Tensor | None) -> Stack | None:
     size = _functorch.get_unwrapped(first).shape[_functorch.maybe_get_bdim(first)]
     dims = [_functorch.maybe_get_bdim(tensor) if own else None for tensor, own in zip(tensors, batched, strict=True)]
     whole = [_functorch.get_unwrapped(tensor) if own else tensor for tensor, own in zip(tensors, batched, strict=True)]
-    return Stack(all_to_front(whole, dims, size), level)
+    front = [x if x is None or dim == 0 else to_front(x, dim, size) for x, dim in zip(whole, dims, strict=True)]
+    return Stack(front, level)

@@ -204,7 +204,8 @@ def test_paper_values():
     method = METHODS["fedpick"]
     digits = method.defaults("digits-cnn", "digits5")
     assert digits == {
-        "lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1, "tau": 10, "lam_lce": 10, "lam_ent": 0.001, "lam_dis": 10, "model_options": ("cut=conv",),
+        "lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1, "tau": 10,
+        "lam_lce": 10, "lam_ent": 0.001, "lam_dis": 10, "model_options": ("cut=conv",),
     }  # fmt: skip
     office, domainnet = (method.defaults("alexnet", name) for name in ("office-caltech10", "domainnet"))
     assert office == domainnet

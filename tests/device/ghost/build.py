@@ -127,8 +127,8 @@ def missing() -> str | None:
 
 def ghost() -> Path:
     """Compiles the libraries if necessary and returns their folder."""
-    sources = [Path(__file__), SOURCE, *(file for file in CSRC.rglob("*") if file.suffix in build.SOURCE_SUFFIXES)]
-    text = b"".join(file.read_bytes() for file in sorted(sources)) + torch.__version__.encode()
+    sources = [Path(__file__), SOURCE, *build.source_files(CSRC)]
+    text = b"".join(file.read_bytes() for file in sources) + torch.__version__.encode()
     folder = CACHE / hashlib.sha256(text).hexdigest()[:20]
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
