@@ -100,7 +100,8 @@ def failure(op: Operator, sample: Sample, place: Place, launches: Launches) -> s
     try:
         compare(op, sample, place, launches)
     except Exception as error:
-        return f"{op.name}, {[t.dtype for t in sample.tensors]}, {sample.name}, {place.name}: {type(error).__name__}: {error}"
+        dtypes = [t.dtype for t in sample.tensors]
+        return f"{op.name}, {dtypes}, {sample.name}, {place.name}: {type(error).__name__}: {error}"
     return None
 
 
