@@ -40,9 +40,9 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
         which the next convolution reads fastest.
 
     Differentiable once with respect to ``x``, ``weight`` and ``bias``. As in torch, the gradient of a maximum goes to
-    the first of equal pixels, and is 0 where the result is 0. Sums are added in a fixed order. If an argument or the
-    gradient holds a value that is not finite, which results and gradients become NaN is not defined: it depends on the
-    device and on the algorithm.
+    the first of equal pixels, and is 0 where the result is 0. Sums are added in a fixed order. A gradient is NaN or
+    infinite if a term of its sum is: a gradient of a positive or NaN result times a pixel or a weight. On the CPU,
+    other gradients may become NaN, too.
 
     >>> x = torch.tensor([[[[1.0, 2.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 9.0]]]])
     >>> conv_relu_pool(x, torch.ones(1, 1, 2, 2), torch.zeros(1))       # sums of 2x2 pixels: 6, 2, 3, 9

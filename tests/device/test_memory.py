@@ -59,22 +59,23 @@ def test_exhausted_memory_halves_the_stack_and_changes_no_result(method, gpus, m
 
 
 def test_clients_that_have_trained_do_not_train_again(gpus, monkeypatch):
+    """Memory is exhausted in the stack of all clients, and in the second of the stacks of two that follow."""
     expected = outcome("cpu")
-    upload, uploaded, units = ClientWork._upload, [], []
+    upload, units = ClientWork._upload, []
 
-    def exhausted_once(self, runner, unit, *arguments):
-        uploaded.extend(unit)
+    def exhausted_twice(self, runner, unit, rows, tensors):
         units.append(unit)
-        if len(units) == 2:
+        if len(units) in {1, 3}:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        upload(self, runner, unit, *arguments)
+        upload(self, runner, unit, rows, tensors)
 
-    monkeypatch.setattr(ClientWork, "_upload", exhausted_once)
+    monkeypatch.setattr(ClientWork, "_upload", exhausted_twice)
     with fake_cuda.recorded():
-        found = outcome(gpus, stack=2)
+        found = outcome(gpus)
     assert_same(found, expected)
-    first = uploaded[: len(small.RAGGED) + len(units[1])]
-    assert sorted(first) == sorted([*range(len(small.RAGGED)), *units[1]]), "only interrupted clients upload again"
+    everybody, first, *rest = units[:6]
+    assert [len(unit) for unit in units[:6]] == [5, 2, 2, 1, 1, 1]
+    assert sorted(first + [client for unit in rest[1:] for client in unit]) == sorted(everybody)
 
 
 @pytest.mark.parametrize("executor", ["batched", "threads"])

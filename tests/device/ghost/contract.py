@@ -100,7 +100,7 @@ def failure(op: Operator, sample: Sample, place: Place, launches: Launches) -> s
     try:
         compare(op, sample, place, launches)
     except Exception as error:
-        dtypes = [tensor.dtype for tensor in sample.tensors]
+        dtypes = [t.dtype for t in sample.tensors]
         return f"{op.name}, {dtypes}, {sample.name}, {place.name}: {type(error).__name__}: {error}"
     return None
 

@@ -1,8 +1,8 @@
 // A CUDA runtime without a GPU, loaded in place of libcudart.so: torch's own host code for CUDA runs on it.
 //
 // Kernels are counted and do not run. Device memory is reserved and never touched; every value read from a device is
-// zero, so that counts do not depend on values. With GHOST_VALUES=1, copies copy and memset writes: a caller that computes
-// in this memory, which the CPU can read, sees values. Streams run everything at once.
+// zero, so that counts do not depend on values. With GHOST_VALUES=1, copies copy and memset writes: a caller that
+// computes in this memory, which the CPU can read, sees values. Streams run everything at once.
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
