@@ -198,7 +198,9 @@ class FederatedData:
     def pooled(self) -> FederatedData:
         """Returns the data with the training samples of all clients as those of each client."""
         other = copy(self)
-        other._indices = {**self._indices, "train": [torch.cat(self._indices["train"])] * self.clients}
+        pool = torch.cat(self._indices["train"])
+        other._indices = {**self._indices, "train": [pool] * self.clients}
+        other._train, other._begin = pool, torch.zeros_like(self._begin)
         other.train_sizes = np.full_like(self.train_sizes, self.train_sizes.sum())
         other._set_batches()
         return other
