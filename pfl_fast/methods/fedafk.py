@@ -48,7 +48,8 @@ class FedAFKOptions:
         "common", "initial theta_i and phi_i: those of the server's model, or drawn for each client", ["common", "own"]
     )
     global_head: bool = option(
-        False, "train and average a head on f_G too, which makes theta_G a model of the server; no other part changes"
+        False,
+        "train and average a head on f_G too, which makes theta_G a model of the server; no other parameter changes",
     )
     mu_init: float = option(0.5, "initial weight of the personal extractor in the mixture", minimum=0, maximum=1)
     afa: bool = option(True, "adaptive feature aggregation; off: no mixing, the global extractor is only a teacher")
@@ -88,8 +89,9 @@ class FedAFK(Method):
     )
     family = CHOSEN
     reading = (
-        "the loss at the mixture gives the gradients of the extractor and of mu; features are compared as "
-        "distributions; mu is clipped to [0, 1]"
+        "mu_grad has three readings that fit the text, and no measurement decides between them; joint: the loss at the "
+        "mixture gives the gradients of the extractor and of mu; features are compared as distributions; mu is clipped "
+        "to [0, 1]"
     )
     public_code = "no public code is known"
     Options = FedAFKOptions

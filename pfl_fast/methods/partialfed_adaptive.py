@@ -14,8 +14,9 @@ Of f_m + f_s batches, the first f_m update the selected copy of each group and n
 
     dl/da[g, 1] = (u[g, 0] u[g, 1] / tau_t) <dl/dW_b[g], glo[g] - loc[g]> = -dl/da[g, 0]
 
-After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), or the copy with the larger alpha (hard). W_t^c is
-kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client fine-tunes its W^c.
+After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), fine-tuned for an epoch, or the copy with the
+larger alpha (hard). W_t^c is kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client
+fine-tunes its W^c.
 """
 
 from __future__ import annotations
@@ -57,10 +58,11 @@ class PartialFedAdaptiveOptions:
         "a client's model after a round: the mean of both copies weighted by alpha, or the copy with the larger alpha",
         ["soft", "hard"],
     )
-    soft_finetune: str = option(
-        "last",
-        "fine-tune after soft sampling: after the last round (finetune_epochs), or for one epoch in every round",
-        ["last", "every"],
+    soft_finetune: str | None = option(
+        None,
+        "fine-tune after soft sampling: for one epoch in every round, or only after the last round (finetune_epochs); "
+        "none: in every round if sample=soft",
+        ["every", "last", None],
     )
     f_m: int = option(1, "consecutive batches that train the model", minimum=1)
     f_s: int = option(1, "consecutive batches that train the strategy; 0: the strategy is fixed", minimum=0)
@@ -87,8 +89,9 @@ class PartialFedAdaptive(Method):
     family = CHOSEN
     reading = (
         "the strategy is trained as logits; the straight-through formula is from the page the paper cites; the "
-        "selected copy is trained. Not stated in the paper and guessed: f_m and f_s 1, the factor 0.965 and the floor "
-        "0.05 of the temperature, Adam at 0.01 for the strategy, a final fine-tune of 5 epochs at 0.01; all are options"
+        "selected copy is trained; a soft sample is fine-tuned for an epoch in every round (soft_finetune=last: only "
+        "after the last round). Not stated in the paper and guessed: f_m and f_s 1, the factor 0.965 and floor 0.05 "
+        "of the temperature, Adam at 0.01 for the strategy, a final fine-tune of 5 epochs at 0.01; all are options"
     )
     public_code = "no public code is known"
     Options = PartialFedAdaptiveOptions
@@ -123,7 +126,7 @@ class PartialFedAdaptive(Method):
         }
 
     def phases(self, round: int) -> list[Phase]:
-        """Returns the phase that trains model and strategy in turn and samples W_t^c at its end."""
+        """Returns the phase that trains model and strategy in turn and samples W_t^c, and the fine-tune of W_t^c."""
         o, tau = self.options, self.temperature(round)
         search = Phase(
             ("local", "global_", "policy"),
@@ -135,7 +138,9 @@ class PartialFedAdaptive(Method):
             update_mask=partial(self.selected_copies, tau=tau),
             after=lambda client, _: self.sample(client),
         )
-        return [search] if o.soft_finetune == "last" else [search, Phase(("local",), self.loss, 1)]
+        if o.soft_finetune == "last" or o.sample == "hard":
+            return [search]
+        return [search, Phase(("local",), self.loss, 1)]
 
     def final_phases(self) -> list[Phase]:
         """Returns the fine-tuning phase."""

@@ -76,7 +76,7 @@ FLOPS_OF_A_ROUND = {
     "lg-fedavg": 0.998,
     "local": 0.998,
     "moon": 1.689,
-    "partialfed-adaptive": 1.0,
+    "partialfed-adaptive": 2.0,
     "partialfed-fix": 1.0,
     "per-fedavg": 1.0,
     "pfedme": 4.991,

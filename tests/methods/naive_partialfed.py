@@ -144,7 +144,7 @@ class Adaptive(Federation):
                     of_policy.step()
                 step += 1
         self.sample(client, glo)
-        if self.o.soft_finetune == "every":
+        if self.o.soft_finetune != "last" and self.o.sample == "soft":
             self.epochs(client, of_weights, number, self.s.local_epochs, 1, step)
 
     def loss_and_gradients(self, loc, glo, picked, x, y):

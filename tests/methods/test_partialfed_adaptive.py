@@ -19,7 +19,14 @@ from tests.methods.residual import residual
 METHOD = "partialfed-adaptive"
 STAGES = {"conv1": 0, "bn1": 0, "layer1": 0, "layer2": 1, "layer3": 2, "layer4": 3}
 # Small temperatures and large policy steps, so that every option has an effect within two rounds.
-FAST = {"tau": 1.0, "policy_lr": 0.3, "finetune_epochs": 1, "model": small.with_batch_norm(), "sizes": (11, 5, 6)}
+FAST = {
+    "soft_finetune": "last",
+    "tau": 1.0,
+    "policy_lr": 0.3,
+    "finetune_epochs": 1,
+    "model": small.with_batch_norm(),
+    "sizes": (11, 5, 6),
+}
 CASES = {
     "layer": {"momentum": 0.9, "weight_decay": 0.05, "local_epochs": 2},
     "hard": {"sample": "hard", "momentum": 0.9, "local_epochs": 2},
@@ -27,7 +34,8 @@ CASES = {
     "block": {"model": residual(), "granularity": "block", "client_dropout": 0.5},
     "stem and first block": {"model": residual(), "granularity": "block", "merged": True},
     "layer and norm": {"model": residual(), "merged": True, "local_epochs": 2},
-    "fine-tune in every round": {"soft_finetune": "every", "momentum": 0.9},
+    "fine-tune in every round": {"soft_finetune": None, "momentum": 0.9, "local_epochs": 2},
+    "hard, no fine-tune by default": {"soft_finetune": None, "sample": "hard"},
     "two to one": {"f_m": 2, "local_epochs": 2, "momentum": 0.9},
     "one to two": {"f_s": 2, "local_epochs": 2},
     "fixed strategy": {"f_s": 0},
@@ -244,6 +252,15 @@ def test_each_option_changes_only_what_it_controls():
     for switch in ({"annealing": "linear"}, {"tau_decay": 0.5}, {"tau_floor": 0.99}):  # from the second round on
         assert same(base["model"], outcome(**switch)["model"])
         assert not same(later["policy"], outcome(rounds=2, **switch)["policy"])
+
+
+def test_soft_samples_are_fine_tuned_in_every_round_by_default():
+    def phases(**values):
+        return [phase.train for phase in small.experiment(METHOD, **values).method.phases(1)]
+
+    search = ("local", "global_", "policy")
+    assert phases() == phases(soft_finetune="every") == [search, ("local",)]
+    assert phases(soft_finetune="last") == phases(sample="hard") == [search]
 
 
 def test_defaults_of_the_strategys_learning_rate():
