@@ -216,21 +216,15 @@ class RunFolder(Listener):
             self.save(run)
 
     def interrupted(self, run: RunView) -> None:
-        """Writes a checkpoint and the summary, and unlocks the folder."""
-        try:
-            self.save(run)
-            self._write_summary(run)
-        finally:
-            self.lock.release()
+        """Writes a checkpoint and the summary."""
+        self.save(run)
+        self._write_summary(run)
 
     def finished(self, run: RunView) -> None:
-        """Writes the last checkpoint and the summary, and unlocks the folder."""
-        try:
-            if self._saved_round != run.state.rounds_done:
-                self.save(run)
-            self._write_summary(run)
-        finally:
-            self.lock.release()
+        """Writes the last checkpoint and the summary."""
+        if self._saved_round != run.state.rounds_done:
+            self.save(run)
+        self._write_summary(run)
 
     def save(self, run: RunView) -> None:
         """Writes a checkpoint, and the rows in it to the copies of the result files."""
