@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfl_fast.config import Settings
 from pfl_fast.data.catalogue import DATASETS
@@ -28,7 +28,7 @@ from pfl_fast.methods.papers import FIRST
 from pfl_fast.models import Backbone, build, default_model
 from pfl_fast.models.own import Source
 from pfl_fast.options import convert, unknown
-from pfl_fast.own_objects import described, kind, refuse_descriptions
+from pfl_fast.own_objects import described, path_or_description, refuse_descriptions
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def find_method(method: str | type[Method]) -> type[Method]:
     if not isinstance(method, str):
         if not (isinstance(method, type) and issubclass(method, Method)):
             raise TypeError(
-                f"method: must be the name of a method or a subclass of pfl_fast.methods.Method; got {kind(method)}"
+                f"method: must be the name of a method or a subclass of pfl_fast.methods.Method; got {_kind(method)}"
             )
         return method
     refuse_descriptions({"method": method})
@@ -151,6 +151,19 @@ def load_named(settings: Settings, log: Callable[[str], None]) -> Dataset:
         log=log,
         progress=shown,
     )
+
+
+def describe_model(model: object) -> str:
+    """Returns the setting of a model that is an object; raises unless it is a module, class or function."""
+    if isinstance(model, nn.Module):
+        size = sum(parameter.numel() for parameter in model.parameters())
+        return described(f"{type(model).__module__}:{type(model).__qualname__}, {size} parameters")
+    if not callable(model):
+        raise TypeError(
+            "model: must be the name of a model, 'module:attribute', an nn.Module, or a class or function of "
+            f"(input_shape, classes) that returns one; got {_kind(model)}"
+        )
+    return path_or_description(model)
 
 
 def model_name(model: str, dataset: Dataset) -> str:
@@ -282,3 +295,7 @@ def find_devices(name: str) -> list[torch.device]:
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             raise ConfigError(f"device: {device} does not exist; pfl-fast doctor lists the devices")
     return devices
+
+
+def _kind(value: object) -> str:
+    return f"the object {value!r}" if isinstance(value, (int, float)) else f"an object of {type(value).__qualname__}"

@@ -40,7 +40,6 @@ from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Tensors
 from pfl_fast.models import batch_norm_tensors
-from pfl_fast.models.own import description as model_description
 from pfl_fast.options import plain
 from pfl_fast.own_objects import described
 from pfl_fast.randomness import key, torch_seed
@@ -95,7 +94,7 @@ class Experiment:
             values["dataset"] = description(dataset)
         own_model = None if model is None or isinstance(model, str) else model
         if own_model is not None:
-            values["model"] = model_description(own_model)
+            values["model"] = assembly.describe_model(own_model)
         given = {"dataset": dataset, "model": model, "partition": partition}
         values.update({n: str(value) for n, value in given.items() if isinstance(value, (str, Path))})
         resolved = resolved or assembly.resolve(self.method_class, values, preset=preset)

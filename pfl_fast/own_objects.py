@@ -47,12 +47,3 @@ def refuse_descriptions(settings: Mapping[str, object]) -> None:
                 f"stored with it; pass it again as Experiment(..., {name}=...) or Experiment.resume(folder, "
                 f"{name}=...){hint}"
             )
-
-
-def kind(value: object) -> str:
-    """Returns the kind of an object, for messages.
-
-    >>> kind(3), kind([])
-    ('the object 3', 'an object of list')
-    """
-    return f"the object {value!r}" if isinstance(value, (int, float)) else f"an object of {type(value).__qualname__}"

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "ops": {"native"},
     "nn": {"ops"},
     "testing": set(),
-    "models": {"ops", "nn", "errors", "own_objects", "randomness"},
+    "models": {"ops", "nn", "errors", "randomness"},
     "data": {"atomic", "ops", "paths", "errors", "options", "own_objects", "randomness", "transfer"},
     "methods": {"ops", "nn", "models", "errors", "options", "randomness"},
     "engine": {"atomic", "methods", "models", "nn", "data", "ops", "errors", "options", "randomness", "transfer"},

@@ -17,7 +17,6 @@ from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.models.base import Backbone
 from pfl_fast.models.split import check_randomness, run, split
 from pfl_fast.nn import replace_dropout
-from pfl_fast.own_objects import described, kind, path_or_description
 from pfl_fast.randomness import key, torch_seed, uniform
 
 Source = str | nn.Module | Callable[[tuple[int, ...], int], nn.Module]
@@ -112,19 +111,6 @@ def find_object(path: str, what: str) -> Any:
             raise ConfigError(f"{what} {path!r}: there is no {name!r} in {module_name!r}{hint}")
         found = getattr(found, name)
     return found
-
-
-def description(model: object) -> str:
-    """Returns the setting of a model that is an object; raises unless it is a module, class or function."""
-    if isinstance(model, nn.Module):
-        size = sum(parameter.numel() for parameter in model.parameters())
-        return described(f"{type(model).__module__}:{type(model).__qualname__}, {size} parameters")
-    if not callable(model):
-        raise TypeError(
-            "model: must be the name of a model, 'module:attribute', an nn.Module, or a class or function of "
-            f"(input_shape, classes) that returns one; got {kind(model)}"
-        )
-    return path_or_description(model)
 
 
 def _make(label: str, found: Any, input_shape: tuple[int, ...], classes: int) -> nn.Module:
