@@ -139,6 +139,7 @@ class Experiment:
         self.records: list[dict[str, Any]] = []
         self.bests: Bests = {}
         self._stack = ExitStack()
+        self._unlock: Callable[[], None] = lambda: None  # the run folder
         self._round: Round | None = None
         self._memory: Estimate | None = None
         if out is not None:
@@ -192,7 +193,7 @@ class Experiment:
 
     def _watch(self, folder: RunFolder) -> None:
         self.listeners.append(folder)
-        self._stack.callback(folder.lock.release)
+        self._unlock = folder.lock.release
 
     @property
     def round(self) -> Round:
@@ -244,8 +245,15 @@ class Experiment:
         Ctrl-C and SIGTERM raise :class:`Interrupted` between two steps; results and state are kept.
         """
         refuse_if_too_large(self.memory())
+        try:
+            self._tell("started")
+            yield from self._remaining_rounds()
+            self._tell("finished")
+        finally:
+            self._unlock()
+
+    def _remaining_rounds(self) -> Iterator[dict[str, Any]]:
         runs, stop, s = self.round, self.round.executor.stop, self.settings
-        self._tell("started")
         try:
             while runs.state.rounds_done < runs.last_round:
                 explains = explained(runs.executor.workers[0].device)
@@ -259,7 +267,6 @@ class Experiment:
         except (Interrupted, PflFastError) as error:
             self._keep_what_there_is(error)
             raise
-        self._tell("finished")
 
     def _keep_what_there_is(self, error: Exception) -> None:
         if isinstance(error, Interrupted):
@@ -350,6 +357,7 @@ class Experiment:
     def close(self) -> None:
         """Ends threads and removes temporary files."""
         self._stack.close()
+        self._unlock()
         self._round = None
 
     def _client_done(self, done: int, total: int, report: LocalReport) -> None:

@@ -4,6 +4,7 @@
 kills the process that trains it at this call.
 """
 
+import csv
 import itertools
 import os
 import re
@@ -44,9 +45,18 @@ def train(experiment):
 def contents(folder):
     """Contents of all files of a run without times; of checkpoints, the tensors of the newest."""
     files = [*folder.glob("*.*"), *folder.glob("partition/*")]
-    found = {str(file.relative_to(folder)): TIMES.sub(b"", file.read_bytes()) for file in files}
+    found = {str(file.relative_to(folder)): without_times(file) for file in files}
     newest = max(folder.glob("checkpoint/round-*.safetensors"))
     return {**found, newest.name: newest.read_bytes()}
+
+
+def without_times(file):
+    """Contents of a file: rows of CSV without their seconds, JSON without its times, the bytes of others."""
+    content = file.read_bytes()
+    if file.suffix != ".csv":
+        return TIMES.sub(b"", content)
+    rows = list(csv.DictReader(content.decode().splitlines()))
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
 class FaultyDisk:

@@ -67,13 +67,21 @@ def test_a_run_is_locked_while_it_is_open(tmp_path):
     again.close()
 
 
-@pytest.mark.parametrize("end", ["finished", "interrupted", "refused"])
+@pytest.mark.parametrize("end", ["finished", "interrupted", "left", "failed", "refused"])
 def test_a_run_that_has_ended_is_unlocked(tmp_path, end):
     experiment = faulty.begin(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "run.lock").read_text())["pid"] == os.getpid()
     if end == "interrupted":
         experiment.listeners.append(StopAfter(experiment, 2))
         with pytest.raises(Interrupted):
+            experiment.run()
+    elif end == "left":
+        rounds = experiment.rounds()
+        next(rounds)
+        rounds.close()
+    elif end == "failed":
+        experiment.listeners.append(None)  # has no methods
+        with pytest.raises(AttributeError):
             experiment.run()
     else:
         experiment.run()

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -25,11 +24,12 @@ from typing import Any
 from pfl_fast import atomic
 from pfl_fast.data.partition import Partition
 from pfl_fast.engine.results.client_rows import client_columns, client_names, csv_text
+from pfl_fast.engine.results.disk_errors import RunFolderError, cannot_be_written, disk_errors
 from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.protocol import measure, read_tests
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.results.result_file import ResultFile
-from pfl_fast.engine.results.run_lock import RunFolderError, RunLock
+from pfl_fast.engine.results.run_lock import RunLock
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import ConfigError, DataError
 
@@ -187,14 +187,14 @@ class RunFolder(Listener):
 
     def _repair(self, run: RunView, new: bool) -> None:
         for result in self.results.values():
-            with _disk_errors(result.file):
+            with disk_errors(result.file, self.folder):
                 if result.repair() and not new:
                     self.log(f"{result.file}: rows are missing or changed; the file is made again from the checkpoint")
         file, folder = self.folder / "config.toml", self.folder / "partition"
-        with _disk_errors(file):
+        with disk_errors(file, self.folder):
             if not file.exists() or file.read_bytes() != self.config.encode():
                 atomic.write_text(file, self.config)
-        with _disk_errors(folder):
+        with disk_errors(folder, self.folder):
             if self.saved_partition() is None:
                 self.log(f"{folder}: missing or damaged; it is made again from the settings")
                 run.data.partition.save(folder)
@@ -209,28 +209,22 @@ class RunFolder(Listener):
             try:
                 self.results[name].add(text)
             except OSError as error:  # all rows reach the checkpoint, whatever could be written
-                failed.append(_cannot_be_written(self.results[name].file, error))
+                failed.append(cannot_be_written(self.results[name].file, self.folder, error))
         if failed:
             raise failed[0]
         if monotonic() - self._saved_at >= self.seconds:
             self.save(run)
 
     def interrupted(self, run: RunView) -> None:
-        """Writes a checkpoint and the summary, and unlocks the folder."""
-        try:
-            self.save(run)
-            self._write_summary(run)
-        finally:
-            self.lock.release()
+        """Writes a checkpoint and the summary."""
+        self.save(run)
+        self._write_summary(run)
 
     def finished(self, run: RunView) -> None:
-        """Writes the last checkpoint and the summary, and unlocks the folder."""
-        try:
-            if self._saved_round != run.state.rounds_done:
-                self.save(run)
-            self._write_summary(run)
-        finally:
-            self.lock.release()
+        """Writes the last checkpoint and the summary."""
+        if self._saved_round != run.state.rounds_done:
+            self.save(run)
+        self._write_summary(run)
 
     def save(self, run: RunView) -> None:
         """Writes a checkpoint, and the rows in it to the copies of the result files."""
@@ -239,7 +233,7 @@ class RunFolder(Listener):
         checkpoint.save(run.state, self.checkpoints, info)
         self._remember(run.state.rounds_done, run.settings.rounds)
         for file in self.results.values():
-            with _disk_errors(file.copy):
+            with disk_errors(file.copy, self.folder):
                 file.saved()
 
     def _remember(self, done: int, planned: int) -> None:
@@ -254,7 +248,7 @@ class RunFolder(Listener):
 
     def _write_summary(self, run: RunView) -> None:
         file = self.folder / "summary.json"
-        with _disk_errors(file):
+        with disk_errors(file, self.folder):
             measured = measure(run.protocol, read_tests(self.folder, run.protocol), run.settings.rounds)
             summary = {
                 **run.summary(),
@@ -275,22 +269,6 @@ def check_results(folder: Path) -> None:
                 f"{file}: rows are missing or changed since the run wrote them; `pfl-fast resume {folder}` makes the "
                 "file again"
             )
-
-
-@contextmanager
-def _disk_errors(file: Path) -> Iterator[None]:
-    """Turns errors of the disk into a message with a remedy."""
-    try:
-        yield
-    except OSError as error:
-        raise _cannot_be_written(file, error) from error
-
-
-def _cannot_be_written(file: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(
-        f"{file}: cannot be written ({error.strerror or error}); free some space, then `pfl-fast resume` of the run "
-        "continues from the last checkpoint"
-    )
 
 
 def check_same_experiment(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -11,11 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pfl_fast.errors import PflFastError
-
-
-class RunFolderError(PflFastError):
-    """The folder of a run cannot be used."""
+from pfl_fast.engine.results.disk_errors import RunFolderError
 
 
 class RunLock:
