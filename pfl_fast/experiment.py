@@ -204,7 +204,7 @@ class Experiment:
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.
 
-        Ctrl-C and SIGTERM raise :class:`Interrupted` between two steps; results and state are kept.
+        Ctrl-C, SIGTERM and SIGHUP raise :class:`Interrupted` between two steps; results and state are kept.
         """
         refuse_if_too_large(self.memory())
         runs, stop, s = self.round, self.round.executor.stop, self.settings
