@@ -8,9 +8,9 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 HEAD = """# Licences
 
-pfl-fast has the Apache License 2.0 (`LICENSE`). A wheel with CUDA kernels contains NVIDIA's CUDA runtime, linked
-statically. `make licences` writes this table from the metadata of the installed packages; those of NVIDIA and triton
-come with CUDA builds of torch.
+The licence of pfl-fast is the Apache License 2.0 (`LICENSE`). A wheel with CUDA kernels contains NVIDIA's CUDA runtime,
+linked statically. `make licences` writes this table from the metadata of the installed packages; those of NVIDIA and
+triton come with CUDA builds of torch.
 
 | package | needed by | licence |
 | --- | --- | --- |"""
