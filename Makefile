@@ -42,8 +42,8 @@ format: setup ## let ruff and clang-format rewrite the sources
 	@$(BIN)/ruff format -q .
 	@git ls-files -z '*.c' '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
 
-bench: setup ## microbenchmarks: native against reference, torch.compile and what trainers do today
-	@$(BIN)/python -m pytest bench --benchmark-enable --ratios bench/results.txt --benchmark-columns=median,iqr,rounds -q
+bench: setup ## each operator against plain torch and torch.compile, on every instruction set; 20 minutes each
+	@$(BIN)/python -m bench.operators $(OPERATORS) $(if $(SECONDS),--seconds $(SECONDS))
 
 bench-e2e: setup ## whole rounds against a plain PyTorch trainer, an hour or two (QUICK=1: some minutes)
 	@$(BIN)/python -m bench.end_to_end $(if $(QUICK),--quick)

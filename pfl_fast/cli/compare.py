@@ -21,7 +21,7 @@ from pfl_fast.errors import ConfigError, raise_config_errors
 from pfl_fast.trust import check
 
 if TYPE_CHECKING:
-    from pfl_fast.comparison.plan import Plan, Request
+    from pfl_fast.comparison.plan import ComparisonPlan, Request
     from pfl_fast.comparison.results import Comparison
 
 EXAMPLES = """\b
@@ -141,7 +141,7 @@ def run_comparison(request: Request, out: Path, quiet: bool) -> None:
     exit_if_failed(len(failures), len(plan.runs))
 
 
-def train_plan(plan: Plan, quiet: bool) -> dict[tuple[str, int], str]:
+def train_plan(plan: ComparisonPlan, quiet: bool) -> dict[tuple[str, int], str]:
     """Trains the runs that are not finished, with a live table; returns the error messages of failed runs."""
     from pfl_fast.cli.compare_progress import RunTable
     from pfl_fast.comparison.train import train_all

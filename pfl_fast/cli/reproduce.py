@@ -18,7 +18,7 @@ from pfl_fast.errors import ConfigError, raise_config_errors
 from pfl_fast.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from pfl_fast.comparison.plan import Plan
+    from pfl_fast.comparison.plan import ComparisonPlan
     from pfl_fast.comparison.recipes import Column, Recipe
 
 EXECUTION = [name for name in SETTINGS if name in NOT_IN_RESULTS - {"protocol", "rounds"}]
@@ -119,7 +119,7 @@ class ReproducedTable:
         self.recipe, self.seeds, self.scale, self.quiet = recipe, seeds, scale, quiet
         self.execution, self.command = execution, command
         self.changes = {column.name: {**recipe.scaled(column, scale), **changes} for column in recipe.columns}
-        self.plans: list[tuple[Column, Plan]] = []
+        self.plans: list[tuple[Column, ComparisonPlan]] = []
 
     def plan(self, folder: Path) -> None:
         """Loads the data of all columns and plans their runs."""

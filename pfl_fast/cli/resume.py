@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,8 @@ import click
 
 from pfl_fast import config
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
-from pfl_fast.errors import ConfigError, raise_config_errors
-from pfl_fast.options import convert, plain
-from pfl_fast.trust import check
+from pfl_fast.errors import raise_config_errors
+from pfl_fast.options import convert
 
 CHANGEABLE = [name for name in SETTINGS if name in config.NOT_IN_RESULTS]
 
@@ -46,20 +46,16 @@ def resume(run: Path, trust: bool, quiet: bool, **values: Any) -> None:
     errors: list[str] = []
     changes = convert(config.Settings, given(values), errors)
     raise_config_errors(errors)
-    if not (run / "config.toml").exists():
-        raise ConfigError(f"{run}: holds no run (config.toml is missing)")
-    before = config.read(run / "config.toml")
-    check(run / "config.toml", before, trust)
 
     from pfl_fast.cli.messages import as_arguments
     from pfl_fast.cli.run import run_experiment
     from pfl_fast.experiment import Experiment
 
     run_experiment(
-        lambda log: Experiment.resume(run, log=log, **changes),
+        lambda log: Experiment.resume(run, log=log, trusted=trust, **changes),
         run,
         quiet,
-        as_arguments(
-            {n: v for n, v in {**before, **changes}.items() if n in SETTINGS and v != plain(SETTINGS[n].default)}
+        lambda experiment: as_arguments(
+            {n: v for n, v in asdict(experiment.settings).items() if v != SETTINGS[n].default}
         ),
     )

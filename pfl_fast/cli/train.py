@@ -112,7 +112,9 @@ def train(
             lambda log: Experiment(request.method, resolved=request.resolved, out=folder, log=log),
             folder,
             quiet,
-            as_arguments({name: value for name, value in request.values_with_preset.items() if name in SETTINGS}),
+            lambda _: as_arguments(
+                {name: value for name, value in request.values_with_preset.items() if name in SETTINGS}
+            ),
         )
     finally:
         if out is None:

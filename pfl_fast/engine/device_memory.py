@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pfl_fast.data.federated import CHUNK_BYTES, EVALUATION_BATCH, STACKED_EVALUATION, FederatedData
+from pfl_fast.data.federated import EVALUATION_BATCH, STACKED_EVALUATION, FederatedData, chunk_bytes
 from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.executors import TEST_STACK, BatchedExecutor, Executor
 from pfl_fast.engine.local.modules import set_mode
@@ -99,7 +99,7 @@ class MetaStack:
         allocations = Allocations()
         with allocations:
             self.step(phase)
-        chunk = min(CHUNK_BYTES, client.samples * client.sample.nbytes * self.clients)
+        chunk = min(chunk_bytes("cuda"), client.samples * client.sample.nbytes * self.clients)
         return allocations.most + self._cached_bytes(phase) + chunk
 
     def step(self, phase: Phase) -> None:

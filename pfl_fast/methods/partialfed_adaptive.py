@@ -35,11 +35,13 @@ from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import CHOSEN, Method, RunContext
 from pfl_fast.methods.losses import cross_entropy
 from pfl_fast.methods.papers import PARTIALFED
-from pfl_fast.methods.partialfed_fix import FINETUNE, PAPER
+from pfl_fast.methods.partialfed_fix import FINETUNE, PAPER, refuse_personal_batch_norm
 from pfl_fast.methods.parts import Part, Tensors, Values, apply, part_of, personal
 from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
 from pfl_fast.options import option
+
+ADAM_LR = 0.01  # learning rate of the strategy in AdaShare, whose schedule of the temperature the paper follows
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class PartialFedAdaptiveOptions:
     """Options of PartialFed-Adaptive; the defaults are the paper's best granularity and sampling."""
 
     granularity: str = option("layer", "size of a group of tensors; stage and block need a ResNet", GRANULARITIES)
-    merged: bool = option(False, "merge the stem with the first block, and each BatchNorm with its layer")
+    merged: bool = option(
+        False, "merge the stem with the first block (granularity=block), or each BatchNorm with its layer (layer)"
+    )
     sample: str = option(
         "soft",
         "a client's model after a round: the mean of both copies weighted by alpha, or the copy with the larger alpha",
@@ -66,8 +70,12 @@ class PartialFedAdaptiveOptions:
         0.965, "temperature factor per round, with annealing=exponential", minimum=1e-6, maximum=1
     )
     tau_floor: float = option(0.05, "minimum temperature", minimum=1e-6)
-    policy_optimizer: str = option("adam", "optimizer of the strategy; sgd: as for the model", ["adam", "sgd"])
-    policy_lr: float = option(0.01, "learning rate of the strategy, with Adam", minimum=0)
+    policy_optimizer: str = option(
+        "adam", "optimizer of the strategy; sgd: without momentum and weight decay", ["adam", "sgd"]
+    )
+    policy_lr: float | None = option(
+        None, "learning rate of the strategy; none: 0.01 with adam, that of the model with sgd", minimum=0
+    )
 
 
 class PartialFedAdaptive(Method):
@@ -79,7 +87,8 @@ class PartialFedAdaptive(Method):
     family = CHOSEN
     reading = (
         "the strategy is trained as logits; the straight-through formula is from the page the paper cites; the "
-        "selected copy is trained"
+        "selected copy is trained. Not stated in the paper and guessed: f_m and f_s 1, the factor 0.965 and the floor "
+        "0.05 of the temperature, Adam at 0.01 for the strategy, a final fine-tune of 5 epochs at 0.01; all are options"
     )
     public_code = "no public code is known"
     Options = PartialFedAdaptiveOptions
@@ -89,6 +98,11 @@ class PartialFedAdaptive(Method):
     def __init__(self, options: PartialFedAdaptiveOptions, context: RunContext) -> None:
         if options.soft_finetune == "every" and options.sample != "soft":
             raise ConfigError("partialfed-adaptive: soft_finetune=every needs sample=soft")
+        if options.merged and options.granularity == "stage":
+            raise ConfigError(
+                "partialfed-adaptive: merged=true needs granularity=block or layer; stages contain stem and BatchNorm"
+            )
+        refuse_personal_batch_norm("partialfed-adaptive", context)
         super().__init__(options, context)
         model = context.backbone
         groups = {} if model is None else tensor_groups(model, options.granularity, options.merged)
@@ -116,7 +130,8 @@ class PartialFedAdaptive(Method):
             partial(self.search_loss, tau=tau),
             self.context.local_epochs,
             rotation=(("local", "global_"),) * o.f_m + (("policy",),) * o.f_s,
-            adam={"policy": o.policy_lr} if o.policy_optimizer == "adam" else {},
+            adam={"policy": ADAM_LR if o.policy_lr is None else o.policy_lr} if o.policy_optimizer == "adam" else {},
+            plain_sgd={"policy": o.policy_lr} if o.policy_optimizer == "sgd" else {},
             update_mask=partial(self.selected_copies, tau=tau),
             after=lambda client, _: self.sample(client),
         )
@@ -126,6 +141,11 @@ class PartialFedAdaptive(Method):
         """Returns the fine-tuning phase."""
         epochs = self.context.finetune_epochs
         return [Phase(("local",), self.loss, epochs)] if epochs else []
+
+    @property
+    def depends_on_rounds(self) -> bool:
+        """True with linear annealing."""
+        return bool(self.options.annealing == "linear")
 
     def temperature(self, round: int) -> float:
         """Returns ``tau_t``, t = round - 1."""

@@ -134,10 +134,13 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output:
     x, weight, _, ctx.padding = inputs
     ctx.save_for_backward(x, weight, output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # the index has no gradient
 
 
 @backend.backward("conv_relu_pool", setup_context=_setup_context)
-def _(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return None, None, None, None
     x, weight, index = ctx.saved_tensors
     needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
     grad_x, grad_weight, grad_bias = torch.ops.pfl_fast.conv_relu_pool_backward.default(

@@ -53,6 +53,7 @@ def test_values_sent():
 # FLOPs of a whole training round, relative to FedAvg's.
 FLOPS_OF_A_ROUND = {
     "apfl": 1.998,
+    "centralised": 1.0,
     "ditto": 1.998,
     "fedafk": 2.342,
     "fedala": 1.345,

@@ -129,7 +129,8 @@ class APFL(TwoModels):
     def train(self, client, number):
         train_mode(client)
         pairs, alpha = list(self.parameter_pairs(client)), client.alpha
-        optimizer = self.sgd([*(v for v, _ in pairs), *(w for _, w in pairs), alpha], self.lr(number))
+        optimizer = self.sgd([*(v for v, _ in pairs), *(w for _, w in pairs)], self.lr(number))
+        optimizer.add_param_group({"params": [alpha], "momentum": 0.0, "weight_decay": 0.0})
         for epoch in range(self.settings.local_epochs):
             for x, y, seed in self.batches(client, number, [epoch]):
                 optimizer.zero_grad()

@@ -62,7 +62,9 @@ def test_gradients_equal_those_of_the_reference(op, dtype, device):
 
 @each_differentiable
 def test_gradcheck_in_double(op):
-    for sample in op.samples(torch.float64)[:5]:
+    # A Jacobian has as many elements as the square of the inputs.
+    small = [s for s in op.samples(torch.float64) if sum(t.numel() for t in s.tensors) <= 1000]
+    for sample in small[:5]:
         tensors = inputs(sample, requires_grad=True)
 
         def function(*tensors, options=sample.options):

@@ -14,7 +14,7 @@ from pfl_fast.engine.local.linear_gradients import GradientFactors, LinearGradie
 from pfl_fast.engine.local.modules import bind, evaluate_at
 from pfl_fast.engine.local.optimizer import StepSettings, identity, only_steps, takes_factors, update
 from pfl_fast.engine.local.progress import SingleProgress
-from pfl_fast.engine.local.trainer import WHOLE, CachedValues, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.trainer import WHOLE, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable, TensorSpec
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 from pfl_fast.nn import seed_dropout
@@ -68,18 +68,16 @@ class SinglePhase(PhaseRun):
         ):
             yield number, StackedBatch(WHOLE, *batch)
 
-    def begin_epoch(self, settings: StepSettings) -> None:
+    def begin_epoch(self, settings: StepSettings, epoch: int) -> None:
         report, steps = self.progress.report, self.runner.steps(self.phase, self.progress.report.client)
-        self._noise = [self.runner.noise(settings, report.client, report.steps + number) for number in range(steps)]
+        first = report.steps if self.phase.first_epoch is None else epoch * steps
+        self._noise = [self.runner.noise(settings, report.client, first + number) for number in range(steps)]
         self._seeds = to_device(self._noise, self.runner.device)
 
     def seed(self, number: int, rows: slice) -> Tensor:
         if self.runner.seed_names:
             seed_dropout(self.runner.client, self._noise[number])
         return self._seeds[number]
-
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        return table.values[position]
 
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
         return SingleStep(self.phase, self._parameters[turn], batch, settings, self)

@@ -29,7 +29,7 @@ from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_names
 from pfl_fast.randomness import key
-from pfl_fast.transfer import read, to_device
+from pfl_fast.transfer import read
 
 Predict = Callable[[Any, Batch], Any]
 WHOLE = slice(None)
@@ -87,8 +87,12 @@ class Step(ABC):
         loss, recorded = self.loss_at(parameters, samples)
         if reported:
             self.loss, self.recorded = loss.detach(), recorded
-        found = torch.autograd.grad(loss.sum(), list(parameters.values()), allow_unused=True)
+        found = torch.autograd.grad(loss, list(parameters.values()), self.ones_like(loss), allow_unused=True)
         return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+
+    def ones_like(self, loss: Tensor) -> Tensor | None:
+        """Returns the gradient of the sum of losses; None stands for that of a scalar."""
+        return None
 
     @abstractmethod
     def loss_at(self, parameters: Tensors, samples: slice) -> tuple[Tensor, Tensors]:
@@ -122,16 +126,12 @@ class PhaseRun(ABC):
         """Yields the batches of an epoch with their number in it."""
 
     @abstractmethod
-    def begin_epoch(self, settings: StepSettings) -> None:
-        """Sends the noise seeds of all steps of the next epoch to the device."""
+    def begin_epoch(self, settings: StepSettings, epoch: int) -> None:
+        """Sends the noise seeds of all steps of an epoch to the device."""
 
     @abstractmethod
     def seed(self, number: int, rows: slice) -> Tensor:
         """Returns the noise seeds of batch ``number`` of the epoch, of the clients in ``rows``."""
-
-    @abstractmethod
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        """Returns the cached values at ``position`` of the training samples of the clients in ``rows``."""
 
     @abstractmethod
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
@@ -228,6 +228,18 @@ class Runner(ABC):
         noisy = any(name.split(".")[0] in parts for name in self.seed_names)
         return batch_dependent or noisy or self.data.augments
 
+    def cached_values(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> Tensors:
+        """Returns the cached values of all training samples: the clients' lists, one after the other."""
+        compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in phase.cached.items()}
+        values: dict[str, list[Tensor]] = {name: [] for name in compute}
+        for row, client in enumerate(clients if compute else ()):
+            bind(self.client, self.row(tensors, row), set())
+            with torch.no_grad():
+                for x, _ in self.data.evaluation("train", client):
+                    for name in compute:
+                        values[name].append(compute[name](self.client, x))
+        return {name: torch.cat(parts) for name, parts in values.items()}
+
     def noise(self, settings: StepSettings, client: int, step: int) -> int:
         """Returns the noise seed of a client's step."""
         return key(settings.seed, "noise", client, settings.round, step)
@@ -241,14 +253,6 @@ class Runner(ABC):
     def free_scratch(self) -> None:
         """Frees the memory of :meth:`scratch`."""
         self._scratch.clear()
-
-
-class CachedValues:
-    """Values per sample of the clients of a unit, concatenated."""
-
-    def __init__(self, values: Tensor, sizes: list[int]) -> None:
-        self.values = values
-        self.begin = to_device(torch.tensor([0, *sizes[:-1]]).cumsum(0), values.device)
 
 
 class Trainer:
@@ -299,24 +303,22 @@ class Trainer:
             recompute = bool(phase.cached) and runner.recomputes_each_step(phase)
             loss = with_bf16_products(with_cached(phase) if recompute else phase.loss, settings.bf16)
             rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
-            tables = {} if recompute else self._cached_tables(phase, tensors, clients, settings.bf16)
+            tables = {} if recompute else runner.cached_values(phase, tensors, clients, settings.bf16)
             progress.begin_phase(phase)
             run = runner.phase_class(runner, phase, loss, rotation, progress, tensors, write_buffers or {})
-            self._train_phase(run, tables, first_epoch, settings)
+            self._train_phase(run, tables, first_epoch if phase.first_epoch is None else phase.first_epoch, settings)
             first_epoch += phase.epochs
             if progress.failed and settings.stop_at_nan:
                 break
             self._run_hook(run, phase.after, settings)
         return progress
 
-    def _train_phase(
-        self, run: PhaseRun, tables: Mapping[str, CachedValues], first_epoch: int, settings: StepSettings
-    ) -> None:
+    def _train_phase(self, run: PhaseRun, tables: Tensors, first_epoch: int, settings: StepSettings) -> None:
         phase, progress, own = run.phase, run.progress, settings.for_phase(run.phase)
         for epoch in range(first_epoch, first_epoch + phase.epochs):
-            run.begin_epoch(settings)
+            run.begin_epoch(settings, epoch)
             for number, (rows, x, y, position) in self._batches(run, settings.round, epoch):
-                cached = {name: run.cached(table, rows, position) for name, table in tables.items()}
+                cached = {name: table[position] for name, table in tables.items()}
                 step = run.step(Batch(x, y, run.seed(number, rows), cached), rows, number % len(run.rotation), own)
                 step.run()
                 progress.add(rows, y.shape[-1], step.loss, step.recorded)
@@ -343,20 +345,6 @@ class Trainer:
             if batch is None:
                 return
             yield batch
-
-    def _cached_tables(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> dict[str, CachedValues]:
-        """Computes the cached values of all training samples, in the order of each client's list."""
-        runner, caches = self.runner, phase.cached
-        compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in caches.items()}
-        values: dict[str, list[Tensor]] = {name: [] for name in caches}
-        for row, client in enumerate(clients if caches else ()):
-            bind(runner.client, runner.row(tensors, row), set())
-            with torch.no_grad():
-                for x, _ in runner.data.evaluation("train", client):
-                    for name in caches:
-                        values[name].append(compute[name](runner.client, x))
-        sizes = [int(runner.data.train_sizes[client]) for client in clients]
-        return {name: CachedValues(torch.cat(parts), sizes) for name, parts in values.items()}
 
 
 def with_cached(phase: Phase) -> Loss:
