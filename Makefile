@@ -6,10 +6,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CPU := https://download.pytorch.org/whl/cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants fuzz chaos sanitize wheel wheel-test clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants fuzz chaos sanitize oldest newest audit licences wheel wheel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -84,5 +85,19 @@ wheel: setup ## a manylinux wheel with the compiled library, and an sdist, into 
 wheel-test: wheel ## the wheel in new environments, with the oldest and the newest torch and without a compiler
 	@$(BIN)/python -m tests.native.wheel_check dist/*.whl
 
+# CPU builds, a tenth of the size. Each has an environment of its own.
+oldest: ## make test-fast with the oldest supported torch, in .venv-oldest
+	@$(MAKE) --no-print-directory VENV=.venv-oldest WITH_CUDA=0 TORCH='torch==2.13.0 torchvision --extra-index-url $(CPU)' test-fast
+
+newest: ## make test-fast with the newest torch, in .venv-newest
+	@$(MAKE) --no-print-directory VENV=.venv-newest WITH_CUDA=0 TORCH='-U torch torchvision --extra-index-url $(CPU)' test-fast
+
+audit: setup ## compare the installed packages with published vulnerabilities; needs a network
+	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install -q pip-audit; }
+	@build/audit/bin/pip-audit --progress-spinner off --strict --skip-editable --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
+licences: setup ## write the licences of all packages that pfl-fast needs into docs/licences.md
+	@$(BIN)/python -m tests.licences > docs/licences.md
+
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist pfl_fast.egg-info pfl_fast/native/lib
+	rm -rf $(VENV) .venv-oldest .venv-newest build dist pfl_fast.egg-info pfl_fast/native/lib

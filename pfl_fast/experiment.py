@@ -168,6 +168,7 @@ class Experiment:
             trust.check(run.folder / "config.toml", values, trusted)
             objects = cls._objects(run, values, changes)
             experiment = cls(log=log, **{**values, **changes, **objects})
+            experiment.folder = run.folder
             run.seconds = experiment.settings.checkpoint_seconds
             text = saved or experiment.config_text()
             if experiment.settings.rounds != values.get("rounds"):
@@ -176,7 +177,6 @@ class Experiment:
         except BaseException:
             run.lock.release()
             raise
-        experiment.folder = run.folder
         experiment._watch(run)
         return experiment
 
@@ -242,7 +242,7 @@ class Experiment:
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.
 
-        Ctrl-C and SIGTERM raise :class:`Interrupted` between two steps; results and state are kept.
+        Ctrl-C, SIGTERM and SIGHUP raise :class:`Interrupted` between two steps; results and state are kept.
         """
         refuse_if_too_large(self.memory())
         try:

@@ -18,16 +18,18 @@ enum Kind { READ = 1, CREATE = 2, DATA = 4, REMOVE = 8 };
 
 static char root[4096];  // operations on other files are not counted
 static int kinds, error, lasting, signal_number;
-static long fail_at;                                // number of the first operation that fails; 0: none
-static atomic_long operations, of_kind[9], budget;  // budget: bytes that fit on the disk; below zero: unlimited
-static long jump_at;                                // number of the first reading after the jump; 0: never
+static long fail_at;  // number of the first operation that fails; 0: none
+static atomic_long operations, of_kind[REMOVE + 1],
+    budget;           // budget: bytes that fit on the disk; below zero: unlimited
+static long jump_at;  // number of the first reading after the jump; 0: never
 static atomic_long readings;
 static long wall_jump, steady_jump;  // seconds
 
 void chaos_files(const char* folder, int which, long at, int code, int for_good, int kill_with, long bytes) {
   strncpy(root, folder, sizeof root - 1);
   kinds = which, fail_at = at, error = code, lasting = for_good, signal_number = kill_with;
-  operations = 0, budget = bytes;
+  operations = 0;
+  budget = bytes;
 }
 
 void chaos_clock(long at, long wall, long steady) {
@@ -35,8 +37,10 @@ void chaos_clock(long at, long wall, long steady) {
   readings = 0;
 }
 
-long chaos_operations(void) {
-  return operations;
+long chaos_operations(int which) {
+  long sum = 0;
+  for (int kind = READ; kind <= REMOVE; kind *= 2) sum += which & kind ? of_kind[kind] : 0;
+  return sum;
 }
 long chaos_readings(void) {
   return readings;
@@ -58,7 +62,9 @@ static int open_below(int fd) {
 
 // Returns whether the operation fails; errno is set.
 static int fails(enum Kind kind, int counted) {
-  if (!counted || !(kinds & kind)) return 0;
+  if (!counted) return 0;
+  ++of_kind[kind];
+  if (!(kinds & kind)) return 0;
   long number = ++operations;
   if (!fail_at || number < fail_at || (!lasting && number > fail_at)) return 0;
   if (signal_number) {
@@ -98,12 +104,13 @@ static enum Kind kind_of(int flags) {
     REAL(name);                                                                                             \
     return fails(kind_of(flags), below(path) || open_below(folder)) ? -1 : real(folder, path, flags, mode); \
   }
-OPEN(open)
-OPEN(open64)
-OPENAT(openat) OPENAT(openat64)
+OPEN(open);
+OPEN(open64);
+OPENAT(openat);
+OPENAT(openat64);
 
-    // Returns how many of the bytes fit on the disk, -1 if none.
-    static ssize_t fitting(size_t size) {
+// Returns how many of the bytes fit on the disk, -1 if none.
+static ssize_t fitting(size_t size) {
   if (budget < 0) return (ssize_t)size;
   long left = budget;
   if (left == 0 && size) {
