@@ -1,8 +1,8 @@
 """Runs operators with sanitizers: ``python -m tests.sanitize [address] [thread]``, by default both.
 
 ``address``: contract and drawn sizes of all operators with AddressSanitizer and UndefinedBehaviorSanitizer, on every
-instruction set of the processor, then scratch memory of half the size, which they must report. ``thread``: rounds of the threads executor with ThreadSanitizer, then a race that it
-must report.
+instruction set of the processor, then scratch memory of half the size, which they must report. ``thread``: rounds of
+the threads executor with ThreadSanitizer, then a race that it must report.
 """
 
 from __future__ import annotations
