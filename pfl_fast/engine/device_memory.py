@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pfl_fast.data.federated import EVALUATION_BATCH, STACKED_EVALUATION, FederatedData, chunk_bytes
 from pfl_fast.engine.allocations import Allocations
@@ -117,7 +118,8 @@ class MetaStack:
         client, seed = self.client, torch.empty((self.clients,), dtype=torch.int64, device=META)
         one = client.batch(client.samples(phase) if phase.whole else min(client.data.batch_size, client.samples(phase)))
         x, y = (t.new_empty((self.clients, *t.shape)) for t in (one.x, one.y))
-        cached = {} if recompute else client.cached(phase, one)
+        with _disable_current_modes():  # computed before the round, not in the step
+            cached = {} if recompute else client.cached(phase, one)
         return Batch(x, y, seed, {name: t.new_empty((self.clients, *t.shape)) for name, t in cached.items()})
 
     def _cached_bytes(self, phase: Phase) -> int:
