@@ -216,7 +216,7 @@ class Runner(ABC):
 
     def steps(self, phase: Phase, client: int) -> int:
         """Returns the number of batches in an epoch of a client, within the phase's limit."""
-        count = 1 if phase.whole else self.data.steps(client)
+        count = 1 if phase.whole else self.source(phase).steps(client)
         return min(count, phase.limit(count)) if phase.limit else count
 
     def recomputes_each_step(self, phase: Phase) -> bool:
