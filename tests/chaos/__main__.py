@@ -51,7 +51,7 @@ def preload() -> None:
 
 def run(chosen: argparse.Namespace, home: Path) -> tuple[Counter[str], list[dict[str, str]]]:
     """Tries all faults in ``jobs`` processes; returns the number by outcome, and every loss."""
-    from tests.chaos.campaign import warm_up
+    from tests.chaos.campaign import warm_up  # loads the native library from the user's cache
 
     os.environ.update(PFL_FAST_CACHE=str(home / "cache"), PFL_FAST_DATA=str(home / "data"))
     output = os.dup(1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
-# Times, and digests of files with times.
-VOLATILE = ("seconds", "seconds_by_part", "seconds_per_round", "samples_per_second", "digest")
+# Times, digests of files with times, and the state of the result files, which are compared themselves.
+VOLATILE = ("seconds", "results", "seconds_by_part", "seconds_per_round", "samples_per_second", "digest")
 VOLATILE_ENDS = ("_seconds", "_digest", "_sha256")
 
 
@@ -32,6 +34,9 @@ def contents(folder: Path) -> dict[str, Any]:
 def content(file: Path) -> Any:
     """Returns the content of a file without times; its bytes if it is not JSON."""
     data = file.read_bytes()
+    if file.suffix == ".csv":
+        rows = csv.DictReader(io.StringIO(data.decode(errors="replace"), newline=""))
+        return [without_times({str(name): value for name, value in row.items()}) for row in rows]
     if file.suffix in (".json", ".jsonl"):
         try:
             return [

@@ -66,14 +66,15 @@ import errno, os, sys
 from pathlib import Path
 from tests.chaos import shim
 folder = Path(sys.argv[1])
-shim.fail_files(folder, **eval(sys.argv[2]))
+fault = eval(sys.argv[2])
+shim.fail_files(folder, **fault)
 for name in "abc":
     try:
         (folder / name).write_bytes(b"12345")
         print(name)
     except OSError as error:
         print(name, errno.errorcode[error.errno])
-print(shim.operations())
+print(shim.operations(fault.get("kinds", shim.ANY)))
 """
 
 
