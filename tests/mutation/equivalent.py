@@ -72,6 +72,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "mmd_rbf/cpu_product_kernel.cpp": {
         "squares_[i] < found ?": "both choices are equal then",
+        "min(kMmdProductRows, rows_ + r)": "rows past the end are computed and not read",
     },
     "mmd_rbf/cuda_kernel.cu": {
         "blockIdx.z >= blockIdx.y": "a tile on the diagonal then writes its own values twice",

@@ -53,7 +53,10 @@ def test_gradients_equal_those_of_the_reference(op, dtype, device):
     for sample in op.samples(dtype):
         mine, theirs = inputs(sample, device, True), inputs(sample, device, True)
         actual, expected = op.call(*mine, **sample.options), op.reference(*theirs, **sample.options)
-        cotangents = [torch.linspace(-1, 2, a.numel(), dtype=a.dtype, device=device).view_as(a) for a in actual]
+        # Each result has its own cotangents, so that gradients of one result in place of another's are noticed.
+        cotangents = [
+            torch.linspace(-1, 2 + i, a.numel(), dtype=a.dtype, device=device).view_as(a) for i, a in enumerate(actual)
+        ]
         torch.autograd.backward(actual, cotangents)
         torch.autograd.backward(expected, cotangents)
         pairs = [(m.grad, t.grad) for m, t in zip(mine, theirs, strict=True) if m.requires_grad]
