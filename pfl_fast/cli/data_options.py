@@ -11,7 +11,6 @@ from pfl_fast.cli.setting_options import given, setting_options
 from pfl_fast.config import Settings
 from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.errors import raise_config_errors
-from pfl_fast.methods.papers import FIRST
 from pfl_fast.options import convert
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ partition_options = setting_options((*PARTITION_SETTINGS, *DATA_SETTINGS))
 
 def read_settings(dataset: str, values: dict[str, Any], *, real_data_only: bool = False) -> Settings:
     """Returns the settings of the command line, as ``pfl-fast train`` reads them."""
+    from pfl_fast.methods.papers import FIRST
+
     errors: list[str] = []
     paper = FIRST[dataset].training.get(dataset, {}) if dataset in FIRST else {}
     settings = convert(Settings, {"dataset": dataset, **paper, **given(values)}, errors)

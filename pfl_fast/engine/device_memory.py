@@ -37,6 +37,7 @@ class DeviceEstimate:
         step: memory of a training step besides the stack's tensors: of a stack without clients, and of each client.
         test: memory of the predictions in a test, for at most ``tested`` clients at a time.
         tested: clients whose samples are predicted at a time.
+        test_copies: copies of a client's tensors in a test: gathered in a stack, and adapted before the test.
     """
 
     fixed: int
@@ -44,11 +45,12 @@ class DeviceEstimate:
     step: tuple[int, int]
     test: int
     tested: int
+    test_copies: int
 
     def total(self, clients: int) -> int:
         """Returns the memory with stacks of ``clients`` clients."""
         step = self.step[0] + clients * self.step[1]
-        tests = 2 * min(clients, TEST_STACK) * self.tensors + min(clients, self.tested) * self.test
+        tests = self.test_copies * min(clients, TEST_STACK) * self.tensors + min(clients, self.tested) * self.test
         return self.fixed + clients * self.tensors + max(step, tests)
 
     def most_clients(self, free: int, wanted: int) -> int:
@@ -74,6 +76,7 @@ def estimate_device(
         step=(max(0, few - TRACED[0] * each), each),
         test=test,
         tested=max(STACKED_EVALUATION // samples, 1),
+        test_copies=1 + bool(method.before_test(2, "after_agg")),
     )
 
 

@@ -5,7 +5,8 @@ torch's own rule normalises that way, too, but scales and shifts in separate ope
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +35,19 @@ def folded(x: Tensor, *arguments: Any) -> Tensor:
     return view
 
 
+@dataclass
+class BatchCounts:
+    """Tensors ``num_batches_tracked`` of a stack that are counted together, after a loss.
+
+    Attributes:
+        inputs: ids of the tensors of the stack. Others, which a loss makes and may read, are counted at once.
+        found: those of the layers that were called.
+    """
+
+    inputs: set[int] = field(default_factory=set)
+    found: list[Tensor] = field(default_factory=list)
+
+
 def _is_stacked(tensor: Tensor) -> bool:
     return torch._C._functorch.is_batchedtensor(tensor)
 
@@ -42,10 +56,10 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
     """A BatchNorm layer that folds a stack into its channels; ``momentum`` must be a number.
 
     Attributes:
-        uncounted: receives ``num_batches_tracked`` of each call instead of adding 1 to it; the owner of the list adds.
+        counts: receives ``num_batches_tracked`` of each call instead of adding 1 to it; its owner adds.
     """
 
-    uncounted: list[Tensor] | None = None
+    counts: BatchCounts | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the normalised ``[b, c, ...]``, as the layer's class does."""
@@ -62,12 +76,13 @@ class _Folded(nn.modules.batchnorm._BatchNorm):
         return stack.call(folded, *stack.tensors, training, self.momentum, self.eps, dim=1)
 
     def _count(self, batches: Tensor) -> None:
-        if self.uncounted is None:
+        tensor = batches
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+        if self.counts is not None and id(tensor) in self.counts.inputs:
+            self.counts.found.append(tensor)
+        else:
             batches.add_(1)
-            return
-        while torch._C._functorch.is_functorch_wrapped_tensor(batches):
-            batches = torch._C._functorch.get_unwrapped(batches)
-        self.uncounted.append(batches)
 
 
 class FoldedBatchNorm1d(_Folded, nn.BatchNorm1d):
@@ -89,10 +104,10 @@ FOLDED: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def fold_batch_norm(module: _Module, uncounted: list[Tensor] | None = None) -> _Module:
+def fold_batch_norm(module: _Module, counts: BatchCounts | None = None) -> _Module:
     """Lets every ``nn.BatchNorm1d``, ``2d`` and ``3d`` in ``module`` fold a stack, in place, and returns ``module``.
 
-    Their subclasses are left unchanged. The layers collect ``num_batches_tracked`` in ``uncounted`` if it is a list.
+    Their subclasses are left unchanged. The layers collect ``num_batches_tracked`` in ``counts``, if it is given.
 
     >>> type(fold_batch_norm(nn.Sequential(nn.BatchNorm2d(3)))[0]).__name__
     'FoldedBatchNorm2d'
@@ -100,18 +115,18 @@ def fold_batch_norm(module: _Module, uncounted: list[Tensor] | None = None) -> _
     for layer in module.modules():
         if type(layer) in FOLDED:
             layer.__class__ = FOLDED[type(layer)]
-            layer.uncounted = uncounted  # type: ignore[assignment]
+            layer.counts = counts  # type: ignore[assignment]
     return module
 
 
-def counting(function: Callable[..., Any], uncounted: list[Tensor]) -> Callable[..., Any]:
-    """Returns ``function`` of a stack that also adds 1 to the counts its BatchNorm layers collect, in one operator."""
+def counting(function: Callable[..., Any], counts: BatchCounts) -> Callable[..., Any]:
+    """Returns ``function(tensors, ...)`` of a stack that also adds 1 to the collected counts, in one operator."""
 
-    def call(*arguments: Any) -> Any:
-        uncounted.clear()
-        result = function(*arguments)
-        if uncounted:
-            torch._foreach_add_(uncounted, 1)
+    def call(tensors: Mapping[str, Tensor], *arguments: Any) -> Any:
+        counts.inputs, counts.found = {id(tensor) for tensor in tensors.values()}, []
+        result = function(tensors, *arguments)
+        if counts.found:
+            torch._foreach_add_(counts.found, 1)
         return result
 
     return call

@@ -114,7 +114,7 @@ def test_stacks_are_as_large_as_memory_allows(gpus, monkeypatch):
 
 
 def test_the_largest_stack_that_fits():
-    needed = DeviceEstimate(fixed=100, tensors=10, step=(5, 20), test=1, tested=4)
+    needed = DeviceEstimate(fixed=100, tensors=10, step=(5, 20), test=1, tested=4, test_copies=2)
     assert needed.total(3) == 100 + 30 + max(5 + 60, 60 + 3)
     assert needed.most_clients(free=10_000, wanted=7) == 7
     assert needed.most_clients(free=int(needed.total(3) / 0.85) + 1, wanted=7) == 3

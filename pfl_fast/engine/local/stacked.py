@@ -21,7 +21,7 @@ from pfl_fast.engine.local.trainer import PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
-from pfl_fast.nn import counting, fold_batch_norm
+from pfl_fast.nn import BatchCounts, counting, fold_batch_norm
 from pfl_fast.ops import dispatch
 from pfl_fast.transfer import to_device
 
@@ -56,7 +56,7 @@ class StackedPhase(PhaseRun):
 
     def __post_init__(self) -> None:
         loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
-        self.stacked_loss = counting(loss, self.runner.uncounted)
+        self.stacked_loss = counting(loss, self.runner.batch_counts)
         self._steps = [self.runner.steps(self.phase, client) for client in self.progress.clients]
         self._ones: Tensor | None = None
 
@@ -114,8 +114,8 @@ class StackedRunner(Runner):
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
         super().__init__(part_table, method, data, device)
-        self.uncounted: list[Tensor] = []
-        fold_batch_norm(self.client, self.uncounted)
+        self.batch_counts = BatchCounts()
+        fold_batch_norm(self.client, self.batch_counts)
         avoid_in_place(self.client, part_table, method, data)
         self.model_names = [spec.key for spec in part_table.model_specs]
         for name, module in self.client.named_modules():
