@@ -6,10 +6,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CPU := https://download.pytorch.org/whl/cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants fuzz sanitize wheel wheel-test clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants fuzz chaos sanitize oldest newest audit licences wheel wheel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -34,15 +35,15 @@ lint: setup ## ruff, mypy and clang-format, without changing anything
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format --dry-run --Werror
+	@git ls-files -z '*.c' '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format --dry-run --Werror
 
 format: setup ## let ruff and clang-format rewrite the sources
 	@$(BIN)/ruff check -q --fix --exit-zero .
 	@$(BIN)/ruff format -q .
-	@git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
+	@git ls-files -z '*.c' '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(BIN)/clang-format -i
 
-bench: setup ## microbenchmarks: native against reference, torch.compile and what trainers do today
-	@$(BIN)/python -m pytest bench --benchmark-enable --ratios bench/results.txt --benchmark-columns=median,iqr,rounds -q
+bench: setup ## each operator against plain torch and torch.compile, on every instruction set; 20 minutes each
+	@$(BIN)/python -m bench.operators $(OPERATORS) $(if $(SECONDS),--seconds $(SECONDS))
 
 bench-e2e: setup ## whole rounds against a plain PyTorch trainer, an hour or two (QUICK=1: some minutes)
 	@$(BIN)/python -m bench.end_to_end $(if $(QUICK),--quick)
@@ -63,6 +64,9 @@ fuzz: setup ## damaged data files in every loader, and operators on random sizes
 	@$(BIN)/python -m tests.fuzz --seed "$$(date +%s)" --seconds $(or $(SECONDS),600)
 	@PFL_FAST_EXAMPLES=500 $(BIN)/python -m pytest -q --hypothesis-seed=random tests/ops/test_any_size.py
 
+chaos: setup ## 300 faults in small runs: signals, failing writes, full disks, damaged files; a quarter of an hour (FAULTS=30)
+	@$(BIN)/python -m tests.chaos --seed "$$(date +%s)" --faults $(or $(FAULTS),300)
+
 sanitize: setup ## the operator tests with AddressSanitizer, UBSan and ThreadSanitizer, on every instruction set
 	@$(BIN)/python -m tests.sanitize
 
@@ -81,5 +85,19 @@ wheel: setup ## a manylinux wheel with the compiled library, and an sdist, into 
 wheel-test: wheel ## the wheel in new environments, with the oldest and the newest torch and without a compiler
 	@$(BIN)/python -m tests.native.wheel_check dist/*.whl
 
+# CPU builds, a tenth of the size. Each has an environment of its own.
+oldest: ## make test-fast with the oldest supported torch, in .venv-oldest
+	@$(MAKE) --no-print-directory VENV=.venv-oldest WITH_CUDA=0 TORCH='torch==2.13.0 torchvision --extra-index-url $(CPU)' test-fast
+
+newest: ## make test-fast with the newest torch, in .venv-newest
+	@$(MAKE) --no-print-directory VENV=.venv-newest WITH_CUDA=0 TORCH='-U torch torchvision --extra-index-url $(CPU)' test-fast
+
+audit: setup ## compare the installed packages with published vulnerabilities; needs a network
+	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install -q pip-audit; }
+	@build/audit/bin/pip-audit --progress-spinner off --strict --skip-editable --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
+licences: setup ## write the licences of all packages that pfl-fast needs into docs/licences.md
+	@$(BIN)/python -m tests.licences > docs/licences.md
+
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) build dist pfl_fast.egg-info pfl_fast/native/lib
+	rm -rf $(VENV) .venv-oldest .venv-newest build dist pfl_fast.egg-info pfl_fast/native/lib

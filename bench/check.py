@@ -22,6 +22,7 @@ from bench import machine as here
 from bench.end_to_end.cases import CASES
 from bench.end_to_end.measure import compare
 from bench.end_to_end.results import results_file, write
+from bench.race import read
 
 MAX_LOSS = 0.25
 ROUNDS = ("fedcp-mnist", "fedavg-mnist", "fedpick-mnist")
@@ -103,10 +104,10 @@ def race_tests() -> list[str]:
 def operator_ratios() -> dict[str, float]:
     """Runs some of the benchmarks of ``make bench``."""
     with TemporaryDirectory() as folder:
-        found = Path(folder) / "ratios.json"
-        words = [sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--ratios-json", str(found), *race_tests()]
+        found = Path(folder) / "races.json"
+        words = [sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--races", str(found), *race_tests()]
         subprocess.run(words, check=True, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL)
-        ratios = json.loads(found.read_text())
+        ratios = {race.title: race.ratios for race in read(found)}
     return {f"{race} / {candidate}": ratios[race][candidate] for race, (_, candidate) in RACES.items()}
 
 

@@ -22,13 +22,32 @@ def machine() -> dict[str, object]:
         "cpu": processor(),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
-        "kernels": torch.ops.pfl_fast.cpu_capability() if ops.NATIVE.available else "reference",
+        "kernels": kernels(),
     }
 
 
+def kernels() -> str:
+    """Returns the instruction set of the native CPU kernels."""
+    return torch.ops.pfl_fast.cpu_capability() if ops.NATIVE.available else "reference"
+
+
 def processor() -> str:
+    return cpuinfo("model name") or platform.processor()
+
+
+def cpuinfo(key: str) -> str:
+    """Returns a value of the first processor in /proc/cpuinfo, or an empty string."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next((line.split(":")[1].strip() for line in lines if line.split("\t")[0] == key), "")
+
+
+def heading() -> str:
+    """Returns the processor with its generation, and the versions and instruction sets that measure."""
+    family = f" (family {cpuinfo('cpu family')}, model {cpuinfo('model')})" if cpuinfo("cpu family") else ""
+    threads, capability = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
+    return (
+        f"{processor()}{family}, {threads} threads, torch {torch.__version__} ({capability}), CPU kernels {kernels()}."
+    )
 
 
 def slug() -> str:

@@ -18,14 +18,18 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.domain_catalogue import IMAGENET_MEAN, IMAGENET_STD
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.data.load import load
-from pfl_fast.data.partition import Partition
+from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.partition.own_lists import partition_from_lists
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS, Method
-from pfl_fast.methods.base import RunContext, local_tensor_names, without_values
+from pfl_fast.methods.base import RunContext, local_tensor_names, reinitialized, without_values
 from pfl_fast.methods.papers import FIRST
-from pfl_fast.models import Backbone, build, default_model
+from pfl_fast.models import Backbone, build, default_model, find_object
+from pfl_fast.models.own import Source
 from pfl_fast.options import convert, unknown
+from pfl_fast.own_objects import described, path_or_description, refuse_descriptions
+from pfl_fast.randomness import key, torch_seed
 
 
 @dataclass(frozen=True)
@@ -101,15 +105,43 @@ def _merge(method_class: type[Method], chosen: Mapping[str, Any], model: str, er
 def find_method(method: str | type[Method]) -> type[Method]:
     """Returns a method by its name, or the class itself."""
     if not isinstance(method, str):
+        if not (isinstance(method, type) and issubclass(method, Method)):
+            raise TypeError(
+                f"method: must be the name of a method or a subclass of pfl_fast.methods.Method; got {_kind(method)}"
+            )
         return method
+    refuse_descriptions({"method": method})
     if method not in METHODS:
         hint = did_you_mean(method, METHODS) or f"; there is {', '.join(METHODS)}"
         raise ConfigError(f"no method {method!r}{hint}")
     return METHODS[method]
 
 
+def method_name(method: type[Method]) -> str:
+    """Returns the name of a method on the command line; of a class of the user, the class's name."""
+    return next((name for name, known in METHODS.items() if known is method), method.__name__.lower())
+
+
+def partition_of(
+    partition: str | Path | Partition | Iterable[Any] | None, dataset: Dataset, settings: Settings
+) -> tuple[Partition, str]:
+    """Returns the partition and its name in the settings.
+
+    Args:
+        partition: partition or lists of sample numbers; a name or None: that of the settings.
+        dataset: data set.
+        settings: settings of the run.
+    """
+    if partition is None or isinstance(partition, (str, Path)):
+        refuse_descriptions({"partition": settings.partition})
+        return make_partition(dataset, settings), settings.partition
+    found = partition if isinstance(partition, Partition) else partition_from_lists(partition, dataset, settings)
+    return found, described(f"{found.rule}, {found.clients} clients, hash {found.hash}")
+
+
 def load_named(settings: Settings, log: Callable[[str], None]) -> Dataset:
     """Loads the data set that the settings name; see :func:`pfl_fast.data.load.load`."""
+    refuse_descriptions({"dataset": settings.dataset})
     folder = Path(settings.data_dir).expanduser() if settings.data_dir else None
     return load(
         settings.dataset,
@@ -122,15 +154,27 @@ def load_named(settings: Settings, log: Callable[[str], None]) -> Dataset:
     )
 
 
-def model_name(model: str | nn.Module, dataset: Dataset) -> str:
+def describe_model(model: object) -> str:
+    """Returns the setting of a model that is an object; raises unless it is a module, class or function."""
+    if isinstance(model, nn.Module):
+        size = sum(parameter.numel() for parameter in model.parameters())
+        return described(f"{type(model).__module__}:{type(model).__qualname__}, {size} parameters")
+    if not callable(model):
+        raise TypeError(
+            "model: must be the name of a model, 'module:attribute', an nn.Module, or a class or function of "
+            f"(input_shape, classes) that returns one; got {_kind(model)}"
+        )
+    return path_or_description(model)
+
+
+def model_name(model: str, dataset: Dataset) -> str:
     """Returns the name of the model in results; ``"auto"`` is the default model of the data set."""
-    if not isinstance(model, str):
-        return f"{type(model).__module__}:{type(model).__qualname__}"
     return default_model(dataset.name, dataset.modality, dataset.input_shape) if model == "auto" else model
 
 
-def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) -> Backbone:
-    """Returns the initial model, common to all clients."""
+def build_model(model: Source, dataset: Dataset, settings: Settings, seed: int | None = None) -> Backbone:
+    """Returns the initial model, common to all clients; ``seed`` replaces that of the run."""
+    refuse_descriptions({"model": model})
     options = model_options(settings.model_options)
     if settings.head:
         options["head"] = settings.head
@@ -139,9 +183,28 @@ def build_model(model: str | nn.Module, dataset: Dataset, settings: Settings) ->
         input_shape=dataset.input_shape,
         classes=len(dataset.classes),
         vocabulary=dataset.vocabulary,
-        seed=settings.seed,
+        seed=settings.seed if seed is None else seed,
         **options,
     )
+
+
+def redraw(model: Source, dataset: Dataset, settings: Settings) -> Callable[[str, int], nn.Module]:
+    """Returns a function that builds extractor or head with other initial weights.
+
+    The model is built again from the given seed, so that all weights keep their distribution; pretrained weights are
+    the same in every build. The layers of a module that was passed as an object are reinitialized by
+    ``reset_parameters()``.
+    """
+
+    def redrawn(part: str, seed: int) -> nn.Module:
+        source = find_object(model, "model") if isinstance(model, str) and ":" in model else model
+        module = build_model(model, dataset, settings, seed).get_submodule(part)
+        if not isinstance(source, nn.Module):
+            return module
+        with torch_seed(key(seed, part)):
+            return reinitialized(module)
+
+    return redrawn
 
 
 def model_options(pairs: Iterable[str]) -> dict[str, Any]:
@@ -198,9 +261,14 @@ def normalised(dataset: Dataset, name: str) -> Dataset:
 
 
 def method_context(
-    dataset: Dataset, partition: Partition, settings: Settings, method_class: type[Method], backbone: Backbone
+    dataset: Dataset,
+    partition: Partition,
+    settings: Settings,
+    method_class: type[Method],
+    backbone: Backbone,
+    model: Source,
 ) -> RunContext:
-    """Returns the facts about the run that a method may use."""
+    """Returns the facts about the run that a method may use; ``model`` is the source of the ``backbone``."""
 
     def count_classes(client: int) -> Tensor:
         labels = torch.from_numpy(np.array(dataset.y[partition.train[client]]))
@@ -221,6 +289,8 @@ def method_context(
         exchanged_parameters=tuple(name for name in parameters if name not in local),
         backbone=without_values(backbone),
         finetune_epochs=settings.finetune_epochs,
+        seed=settings.seed,
+        redrawn=redraw(model, dataset, settings),
     )
 
 
@@ -252,3 +322,7 @@ def find_devices(name: str) -> list[torch.device]:
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             raise ConfigError(f"device: {device} does not exist; pfl-fast doctor lists the devices")
     return devices
+
+
+def _kind(value: object) -> str:
+    return f"the object {value!r}" if isinstance(value, (int, float)) else f"an object of {type(value).__qualname__}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from pfl_fast import atomic
 from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.engine.results.protocol import PROTOCOLS
 from pfl_fast.engine.settings import RoundSettings
@@ -98,22 +97,71 @@ NOT_IN_RESULTS = frozenset(
 def read(file: Path) -> dict[str, Any]:
     """Reads settings and options from a TOML file; its tables are flattened."""
     try:
-        values = tomllib.loads(file.read_text())
+        return _flat(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{file}: there is no such file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file}: not a TOML file ({error})") from None
+
+
+def read_of_run(file: Path, saved: str | None, log: Callable[[str], None]) -> dict[str, Any]:
+    """Reads the settings and options of a run; raises if they were changed since the run wrote them.
+
+    Args:
+        file: ``config.toml`` of the run.
+        saved: its contents in the newest checkpoint, taken if the file is damaged; None without checkpoints.
+        log: receives a message if the file is damaged.
+    """
+    if saved is None:
+        return read(file)
+    values = _flat(saved)
+    try:
+        found = read(file)
+        if not found:
+            raise ConfigError(f"{file}: is empty")
+    except ConfigError as error:
+        log(f"{error}; its contents are taken from the checkpoint")
+        return values
+    names = sorted(name for name in {*values, *found} if values.get(name) != found.get(name))
+    # A run that was ended while rounds were added has them in the checkpoint only.
+    fewer_rounds = names == ["rounds"] and isinstance(found["rounds"], int) and found["rounds"] < values["rounds"]
+    if names and not fewer_rounds:
+        shown = "\n".join(f"  {name}: was {values.get(name)!r}, is {found.get(name)!r}" for name in names)
+        raise ConfigError(
+            f"{file} was changed since the run wrote it:\n{shown}\nundo the changes, or delete the file, which is then "
+            "written again; resume --rounds and other options change what may be changed"
+        )
+    return values
+
+
+def _flat(text: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, value in tomllib.loads(text).items():
         flat.update(value if isinstance(value, dict) else {name: value})
     return flat
 
 
-def write(file: Path, method: str, settings: Settings, options: Mapping[str, Any]) -> None:
-    """Writes a file for :func:`read`; values that are None are left out."""
+def dumps(method: str, settings: Settings, options: Mapping[str, Any]) -> str:
+    """Returns the contents of a file for :func:`read`; values that are None are left out."""
 
     def table(values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: plain(value) for name, value in values.items() if value is not None}
 
-    document = {"method": method, "settings": table(asdict(settings)), "options": table(options)}
-    atomic.write_text(file, tomli_w.dumps(document))
+    return tomli_w.dumps({"method": method, "settings": table(asdict(settings)), "options": table(options)})
+
+
+def with_rounds(text: str, rounds: int) -> str:
+    """Returns the contents of a file for :func:`read` with another number of rounds."""
+    document = tomllib.loads(text)
+    document["settings"]["rounds"] = rounds
+    return tomli_w.dumps(document)
+
+
+def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Raises if ``changes`` would change the results of a resumed run, naming every difference."""
+    refused = [n for n, value in changes.items() if n not in NOT_IN_RESULTS and before.get(n) != plain(value)]
+    if refused:
+        shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
+        raise ConfigError(f"these settings would change the results:\n{shown}\nstart a new run to change them")
+    if "rounds" in changes and int(changes["rounds"]) < int(before.get("rounds", 0)):
+        raise ConfigError(f"rounds: must be at least {before['rounds']}, the number of the run")

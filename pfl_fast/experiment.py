@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pfl_fast import assembly, config, ops
+from pfl_fast import assembly, config, ops, trust
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.partition import Partition, make_partition
+from pfl_fast.data.own_data import as_dataset, description
+from pfl_fast.data.partition import Partition, can_be_made
 from pfl_fast.engine.client_results import Bests, LocalReport
+from pfl_fast.engine.client_work import Observer
 from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
 from pfl_fast.engine.local.arithmetic import arithmetic
 from pfl_fast.engine.local.capture import Programs
 from pfl_fast.engine.local.trainer import Interrupted
-from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large
+from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large, refuse_too_many_clients
 from pfl_fast.engine.out_of_memory import explained
 from pfl_fast.engine.probe import check_phases, why_not_stacked
 from pfl_fast.engine.results.listeners import Listener
@@ -41,7 +43,9 @@ from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Batch, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.options import plain
+from pfl_fast.own_objects import described
 from pfl_fast.randomness import key, torch_seed
+from pfl_fast.scratch import remove_unfinished, scratch_folder
 
 OBJECTS = ("method", "dataset", "model", "partition")  # arguments that accept objects as well as names
 
@@ -51,12 +55,14 @@ class Experiment:
 
     Args:
         method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
-        dataset: name of a data set, or a :class:`pfl_fast.data.dataset.Dataset`; None: that of the preset, else
-            ``"tiny"``.
-        model: name of a model, ``"module:attribute"``, or an ``nn.Module`` (with ``head``); None: that of the preset,
+        dataset: name of a data set, a :class:`pfl_fast.data.dataset.Dataset`, a pair ``(x, y)`` of arrays or tensors,
+            or a map-style data set of torch, see :func:`pfl_fast.data.own_data.as_dataset`; None: that of the preset,
+            else ``"tiny"``.
+        model: name of a model, ``"module:attribute"``, or (with ``head``) an ``nn.Module``, or a class or function of
+            ``(input_shape, classes)``; None: that of the preset, else ``"auto"``.
+        partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or a list with
+            the sample numbers of each client, or with its pair ``(train, test)`` of them; None: that of the preset,
             else ``"auto"``.
-        partition: name of a rule, folder of a saved one, or a :class:`pfl_fast.data.partition.Partition`; None: that of
-            the preset, else ``"auto"``.
         preset: preset of the method, such as ``"paper"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
         log: called with every message to the user.
@@ -76,34 +82,41 @@ class Experiment:
         self,
         method: str | type[Method] = "fedcp",
         *,
-        dataset: str | Dataset | None = None,
-        model: str | nn.Module | None = None,
-        partition: str | Partition | None = None,
+        dataset: object = None,
+        model: str | nn.Module | Callable[..., nn.Module] | None = None,
+        partition: str | Path | Partition | Iterable[Any] | None = None,
         preset: str | None = None,
         out: str | Path | None = None,
         log: Callable[[str], None] = print,
         resolved: assembly.Resolved | None = None,
         **values: Any,
     ) -> None:
-        given = {"dataset": dataset, "model": model, "partition": partition}
-        values.update({name: value for name, value in given.items() if isinstance(value, str)})
         self.method_class = assembly.find_method(method)
+        if dataset is not None and not isinstance(dataset, str):
+            dataset = as_dataset(dataset)
+            values["dataset"] = description(dataset)
+        own_model = None if model is None or isinstance(model, str) else model
+        if own_model is not None:
+            values["model"] = assembly.describe_model(own_model)
+        given = {"dataset": dataset, "model": model, "partition": partition}
+        values.update({n: str(value) for n, value in given.items() if isinstance(value, (str, Path))})
         resolved = resolved or assembly.resolve(self.method_class, values, preset=preset)
         self.metrics = find_metrics(resolved.settings.metrics, log)
         self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, log)
-        module = model if isinstance(model, nn.Module) else None
-        name = assembly.model_name(module or resolved.settings.model, self.dataset)
-        resolved = resolved.with_model(name)
-        self.settings, self.options = resolved.settings, resolved.options
-        s = self.settings
+        resolved = resolved.with_model(assembly.model_name(resolved.settings.model, self.dataset))
+        s, self.options = resolved.settings, resolved.options
         if s.dtype != "float32" and s.precision != "highest":
             raise ConfigError(f"precision: {s.precision} is for dtype float32, got dtype {s.dtype}")
-        self.partition = partition if isinstance(partition, Partition) else make_partition(self.dataset, s)
-        backbone = assembly.build_model(module or name, self.dataset, s)
-        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone)
+        self.partition, partition_name = assembly.partition_of(partition, self.dataset, s)
+        self.settings = s = replace(s, partition=partition_name)
+        source = own_model or s.model
+        backbone = assembly.build_model(source, self.dataset, s)
+        context = assembly.method_context(self.dataset, self.partition, s, self.method_class, backbone, source)
         self.method = self.method_class(self.options, context)
         with torch_seed(key(s.seed, "method")):
             parts = self.method.parts(backbone)
+        for note in self.method.notes(parts):
+            log(f"{self.method_class.title}: {note}")
         trained_parts = tuple(name for name, part in parts.items() if part.trained)
         self.method.context = replace(context, trained_parts=trained_parts)
         # All parts count: a method may add BatchNorm to a model without any.
@@ -123,50 +136,83 @@ class Experiment:
         self.part_table = PartTable(parts, **assembly.part_table_settings(s, self.method))
         self.log = log
         self.listeners: list[Listener] = []
+        self.folder = None if out is None else Path(out)
         self.records: list[dict[str, Any]] = []
         self.bests: Bests = {}
         self._stack = ExitStack()
+        self._unlock: Callable[[], None] = lambda: None  # the run folder
         self._round: Round | None = None
         self._memory: Estimate | None = None
         if out is not None:
-            folder = RunFolder(Path(out), s.checkpoint_seconds)
-            folder.create(self.write_config)
-            self.partition.save(folder.folder / "partition")
-            self.listeners.append(folder)
+            folder = RunFolder(Path(out), s.checkpoint_seconds, log)
+            folder.create(self.config_text(), self.partition)
+            trust.remember(folder.folder, asdict(s))
+            self._watch(folder)
 
     @classmethod
-    def resume(cls, folder: str | Path, log: Callable[[str], None] = print, **changes: Any) -> Experiment:
+    def resume(
+        cls, folder: str | Path, log: Callable[[str], None] = print, trusted: bool = True, **changes: Any
+    ) -> Experiment:
         """Continues a run from its newest usable checkpoint; results equal those of an uninterrupted run to the bit.
 
         Args:
             folder: run folder, ``out`` of the experiment that started the run.
             log: called with every message to the user.
+            trusted: load models and metrics ``module:attribute`` although this user did not start the run.
             changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and
                 ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
         """
-        folder = Path(folder)
-        if not (folder / "config.toml").exists():
-            raise ConfigError(f"{folder}: holds no run (config.toml is missing)")
-        values = config.read(folder / "config.toml")
-        objects = {n: changes.pop(n) for n in OBJECTS if not isinstance(changes.get(n, ""), str)}
-        refuse_changes(values, changes)
-        experiment = cls(log=log, **{**values, **changes, **objects})
-        run = RunFolder(folder, experiment.settings.checkpoint_seconds)
-        run.restore(experiment, log)
-        experiment.listeners.append(run)
+        run = RunFolder(Path(folder), 0, log)
+        saved = run.open()
+        try:
+            values = config.read_of_run(run.folder / "config.toml", saved, log)
+            trust.check(run.folder / "config.toml", values, trusted)
+            objects = cls._objects(run, values, changes)
+            experiment = cls(log=log, **{**values, **changes, **objects})
+            experiment.folder = run.folder
+            run.seconds = experiment.settings.checkpoint_seconds
+            text = saved or experiment.config_text()
+            if experiment.settings.rounds != values.get("rounds"):
+                text = config.with_rounds(text, experiment.settings.rounds)
+            run.restore(experiment, text)
+        except BaseException:
+            run.lock.release()
+            raise
+        experiment._watch(run)
         return experiment
+
+    @staticmethod
+    def _objects(run: RunFolder, values: Mapping[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+        """Returns the objects of a resumed run, moved out of ``changes``; refuses changes that change results."""
+        given = {name: value for name in OBJECTS if (value := changes.pop(name, None)) is not None}
+        objects = {name: value for name, value in given.items() if not isinstance(value, str)}
+        changes |= {name: value for name, value in given.items() if isinstance(value, str)}
+        config.refuse_changes(values, changes)
+        if "partition" not in objects and not can_be_made(values["partition"]):
+            objects["partition"] = run.own_partition()
+        return objects
+
+    def _watch(self, folder: RunFolder) -> None:
+        self.listeners.append(folder)
+        self._unlock = folder.lock.release
 
     @property
     def round(self) -> Round:
         """Runs the rounds; created on first use, since its state takes memory."""
         if self._round is None:
             s = self.settings
-            folder = (
-                Path(self._stack.enter_context(TemporaryDirectory(prefix="pfl-fast-"))) if s.state == "disk" else None
-            )
+            if self.folder is not None:
+                remove_unfinished(self.folder)
+            folder = self._stack.enter_context(scratch_folder(self.folder)) if s.state == "disk" else None
             devices = assembly.find_devices(s.device)
-            state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder, devices[0])
-            on_host = ClientState(self.part_table, self.method, self.data.clients, s.seed)
+            refuse_too_many_clients(self.part_table, self.data.clients, s, on_disk=folder is not None)
+            with explained(devices[0]):
+                state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder, devices[0])
+                on_host = (
+                    state
+                    if folder is None and state.device.type == "cpu"
+                    else ClientState(self.part_table, self.method, self.data.clients, s.seed)
+                )
             with self._chosen_ops():
                 problem = why_not_stacked(self.part_table, self.method, self.data, on_host, s)
             name = choose_executor(s.executor, devices, problem)
@@ -185,7 +231,7 @@ class Experiment:
             with self._chosen_ops():
                 choose_stack(executor, self.part_table, self.method, self.data, s, self.log)
             self._round = Round(
-                s, self.part_table, self.method, self.data, state, executor, self._client_done, self.log
+                s, self.part_table, self.method, self.data, state, executor, self._client_done, self._observer, self.log
             )
         return self._round
 
@@ -202,14 +248,21 @@ class Experiment:
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.
 
-        Ctrl-C and SIGTERM raise :class:`Interrupted` between two steps; results and state are kept.
+        Ctrl-C, SIGTERM and SIGHUP raise :class:`Interrupted` between two steps; results and state are kept.
         """
         refuse_if_too_large(self.memory())
+        try:
+            self._tell("started")
+            yield from self._remaining_rounds()
+            self._tell("finished")
+        finally:
+            self._unlock()
+
+    def _remaining_rounds(self) -> Iterator[dict[str, Any]]:
         runs, stop, s = self.round, self.round.executor.stop, self.settings
-        self._tell("started")
         try:
             while runs.state.rounds_done < runs.last_round:
-                explains = explained(runs.executor)
+                explains = explained(runs.executor.workers[0].device)
                 with stop_on_signals(stop), explains, self._chosen_ops(), arithmetic(s.precision, s.deterministic):
                     if stop.is_set():
                         raise Interrupted
@@ -220,7 +273,6 @@ class Experiment:
         except (Interrupted, PflFastError) as error:
             self._keep_what_there_is(error)
             raise
-        self._tell("finished")
 
     def _keep_what_there_is(self, error: Exception) -> None:
         if isinstance(error, Interrupted):
@@ -249,7 +301,8 @@ class Experiment:
 
     def result_settings(self) -> dict[str, Any]:
         """Returns all settings and options that determine the results; a resumed run must have the same."""
-        settings = {name: value for name, value in asdict(self.settings).items() if name not in config.NOT_IN_RESULTS}
+        left_out = {*config.NOT_IN_RESULTS, "partition"}  # its hash tells more than its name
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in left_out}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
         options = {name: plain(value) for name, value in asdict(self.options).items()}
         return {**about, **settings, **options}
@@ -275,9 +328,11 @@ class Experiment:
                 )
         return self._memory
 
-    def write_config(self, file: Path) -> None:
-        """Writes every setting and option to a TOML file."""
-        config.write(file, self.method_name, self.settings, asdict(self.options))
+    def config_text(self) -> str:
+        """Returns every setting and option as TOML, see :mod:`pfl_fast.config`."""
+        known = self.method_name in METHODS and METHODS[self.method_name] is self.method_class
+        method = self.method_name if known else described(f"{self.method_class.__module__}:{self.method_name}")
+        return config.dumps(method, self.settings, asdict(self.options))
 
     def describe(self) -> dict[str, Any]:
         """Returns a description of the run for result files."""
@@ -297,10 +352,7 @@ class Experiment:
     @property
     def method_name(self) -> str:
         """Name of the method on the command line."""
-        return next(
-            (name for name, method in METHODS.items() if method is self.method_class),
-            self.method_class.__name__.lower(),
-        )
+        return assembly.method_name(self.method_class)
 
     def client(self, number: int) -> ClientModel:
         """Returns the current model of a client: a module from a batch of samples to logits."""
@@ -311,11 +363,27 @@ class Experiment:
     def close(self) -> None:
         """Ends threads and removes temporary files."""
         self._stack.close()
+        self._unlock()
         self._round = None
 
     def _client_done(self, done: int, total: int, report: LocalReport) -> None:
         for listener in self.listeners:
             listener.client_done(self.round.state.rounds_done + 1, done, total, report)
+
+    def _observer(self) -> Observer | None:
+        asking = [
+            listener for listener in self.listeners if type(listener).client_trained is not Listener.client_trained
+        ]
+        if not asking:
+            return None
+        lock = Lock()  # workers call from their threads
+
+        def observe(round: int, client: int, tensors: Tensors, upload: Tensors) -> None:
+            with lock:
+                for listener in asking:
+                    listener.client_trained(round, client, tensors, upload)
+
+        return observe
 
     def _keep(self, record: RoundRecord) -> dict[str, Any]:
         record.values["data"] = self.dataset.source
@@ -341,13 +409,3 @@ class ClientModel(nn.Module):
         """Returns ``[b, C]`` logits of ``[b, ...]`` samples."""
         labels = torch.zeros(len(x), dtype=torch.int64)
         return self.method.predict(self.client, Batch(x, labels, torch.tensor(0)))
-
-
-def refuse_changes(before: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Raises if ``changes`` would change the results of a resumed run, naming every difference."""
-    refused = [n for n, value in changes.items() if n not in config.NOT_IN_RESULTS and before.get(n) != plain(value)]
-    if refused:
-        shown = "\n".join(f"  {name}: was {before.get(name)!r}, asked for {changes[name]!r}" for name in refused)
-        raise ConfigError(f"these settings would change the results:\n{shown}\nstart a new run to change them")
-    if "rounds" in changes and int(changes["rounds"]) < int(before.get("rounds", 0)):
-        raise ConfigError(f"rounds: must be at least {before['rounds']}, the number of the run")

@@ -10,7 +10,7 @@ REAL_DATA = Path(os.environ.get("PFL_FAST_TEST_DATA", Path(__file__).resolve().p
 
 
 # Tests that compile code or start several processes; make test runs them, make test-fast does not.
-FULL_ONLY = ("tests/emulation/", "tests/native/", "tests/bench/", "tests/test_examples.py")
+FULL_ONLY = ("tests/chaos/", "tests/emulation/", "tests/native/", "tests/bench/", "tests/test_examples.py")
 FEW = 2  # tests of a file, evenly spaced, that make test-fast runs
 
 

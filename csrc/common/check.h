@@ -42,15 +42,19 @@ inline ScalarType accumulate_type(ScalarType type) {
   return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
-inline std::string shape_of(const Tensor& tensor) {
+template <class Sizes>
+std::string text_of(const Sizes& sizes) {
   std::ostringstream text;
   text << '[';
-  const auto sizes = tensor.sizes();
   for (size_t i = 0; i < sizes.size(); ++i) {
     text << (i ? ", " : "") << sizes[i];
   }
   text << ']';
   return text.str();
+}
+
+inline std::string shape_of(const Tensor& tensor) {
+  return text_of(tensor.sizes());
 }
 
 inline std::string device_of(const Tensor& tensor) {
@@ -81,6 +85,20 @@ inline void check_shape(const char* op, const std::string& name, const Tensor& t
                         const Tensor& other) {
   PFL_CHECK(shape_of(tensor) == shape_of(other), op, ": ", name, " must have the shape of ", other_name, ", ",
             shape_of(other), ", got ", shape_of(tensor));
+}
+
+inline std::vector<int64_t> leading_sizes(const Tensor& tensor, int64_t count) {
+  const auto sizes = tensor.sizes();
+  return {sizes.begin(), sizes.begin() + count};
+}
+
+// Checks that the tensor has the dtype and device of another one and this shape.
+inline void check_like(const char* op, const char* name, const Tensor& tensor, const char* other_name,
+                       const Tensor& other, const std::vector<int64_t>& shape) {
+  check_dtype(op, name, tensor, other_name, other);
+  check_device(op, name, tensor, other_name, other);
+  PFL_CHECK(leading_sizes(tensor, tensor.dim()) == shape, op, ": ", name, " must have shape ", text_of(shape), " for ",
+            other_name, " ", shape_of(other), ", got ", shape_of(tensor));
 }
 
 // Size of dimension -from_last: 1 is the last dimension.

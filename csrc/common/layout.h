@@ -1,4 +1,5 @@
-// Memory layouts: tensors of one shape as strided rows of contiguous columns, and channels-last images.
+// Memory layouts: contiguous tensors, tensors of one shape as strided rows of contiguous columns, and channels-last
+// images.
 #pragma once
 
 #include "common/check.h"
@@ -58,6 +59,11 @@ inline bool find_rows(const std::vector<Tensor>& tensors, RowLayout& layout) {
   layout.rows = merged.size() == 2 ? merged[0].size : 1;
   layout.stride = merged.size() == 2 ? merged[0].stride : std::vector<int64_t>(tensors.size(), 0);
   return true;
+}
+
+// Avoids a dispatcher call for contiguous tensors: on a small batch it costs as much as the kernel.
+inline Tensor as_contiguous(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
 // Uninitialised tensor [*batch, C, H, W] with memory order [*batch, H, W, C].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import click
@@ -20,7 +21,7 @@ from pfl_fast.cli.recipes import recipes
 from pfl_fast.cli.reproduce import reproduce
 from pfl_fast.cli.resume import resume
 from pfl_fast.cli.train import train
-from pfl_fast.errors import PflFastError
+from pfl_fast.errors import PflFastError, machine_problem
 
 EXAMPLES = """\b
 Examples:
@@ -38,16 +39,36 @@ Examples:
 """
 
 
+TORCH_BYTES = 4 << 30  # address space that importing a CUDA build of torch may take
+
+
 class MainGroup(CommandGroup):
-    """Prints a :class:`PflFastError` as a message without a traceback."""
+    """Prints a :class:`PflFastError`, and errors of disks and memory, as a message without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the subcommand."""
+        warn_of_little_memory()
         try:
             return super().invoke(ctx)
         except PflFastError as error:
             click.secho(f"Error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except Exception as error:
+            if (message := machine_problem(error)) is None:
+                raise
+            click.secho(f"Error: {message}", err=True)
+            ctx.exit(1)
+
+
+def warn_of_little_memory() -> None:
+    """Warns if the address space is too small to import torch, which ends the process without a reason then."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most != resource.RLIM_INFINITY and most < TORCH_BYTES:
+        click.secho(
+            f"note: the address space is limited to {most >> 20} MiB (ulimit -v); importing torch may take "
+            f"{TORCH_BYTES >> 20} MiB",
+            err=True,
+        )
 
 
 @click.group(cls=MainGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)

@@ -18,9 +18,10 @@ from pfl_fast.cli.setting_options import SETTINGS, given, setting_options
 from pfl_fast.cli.train import DASHES, TrainCommand
 from pfl_fast.cli.train_request import options_in, read_assignments
 from pfl_fast.errors import ConfigError, raise_config_errors
+from pfl_fast.trust import check
 
 if TYPE_CHECKING:
-    from pfl_fast.comparison.plan import Plan, Request
+    from pfl_fast.comparison.plan import ComparisonPlan, Request
     from pfl_fast.comparison.results import Comparison
 
 EXAMPLES = """\b
@@ -62,6 +63,7 @@ partition with the same settings and initial weights; --set METHOD.NAME=VALUE ch
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="FOLDER", help="folder for runs, tables and curves"
 )
+@click.option("--trust", is_flag=True, help="load models and metrics that FILE.toml names as module:attribute")
 @click.option("--quiet", is_flag=True, help="print the table and nothing else")
 def compare(
     folders: tuple[Path, ...],
@@ -74,6 +76,7 @@ def compare(
     assignments: tuple[str, ...],
     config_file: Path | None,
     out: Path,
+    trust: bool,
     quiet: bool,
     **values: Any,
 ) -> None:
@@ -106,6 +109,8 @@ def compare(
     from_file = file_values(config_file, names)
     overridden = {name for name in from_file if name.rpartition(".")[2] in {*assigned, *grid}}
     from_file = {name: value for name, value in from_file.items() if name not in overridden}
+    if config_file:
+        check(config_file, {n: value for n, value in from_file.items() if n not in given(values)}, trust)
     merged = {**from_file, **given(values), **assigned}
     run_comparison(Request(tuple(names), seeds_of(seeds), merged, grid, preset, partition_per_seed), out, quiet)
 
@@ -136,7 +141,7 @@ def run_comparison(request: Request, out: Path, quiet: bool) -> None:
     exit_if_failed(len(failures), len(plan.runs))
 
 
-def train_plan(plan: Plan, quiet: bool) -> dict[tuple[str, int], str]:
+def train_plan(plan: ComparisonPlan, quiet: bool) -> dict[tuple[str, int], str]:
     """Trains the runs that are not finished, with a live table; returns the error messages of failed runs."""
     from pfl_fast.cli.compare_progress import RunTable
     from pfl_fast.comparison.train import train_all

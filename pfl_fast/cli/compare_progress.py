@@ -18,7 +18,7 @@ from pfl_fast.engine.results.listeners import Listener, RunView
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pfl_fast.comparison.plan import Plan, PlannedRun
+    from pfl_fast.comparison.plan import ComparisonPlan, PlannedRun
 
 
 class RunTable:
@@ -30,7 +30,7 @@ class RunTable:
         console: console of the live table; None: standard output, if it is a terminal.
     """
 
-    def __init__(self, plan: Plan, quiet: bool, console: Any = None) -> None:
+    def __init__(self, plan: ComparisonPlan, quiet: bool, console: Any = None) -> None:
         from rich.console import Console
         from rich.live import Live
 

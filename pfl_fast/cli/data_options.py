@@ -26,8 +26,11 @@ partition_options = setting_options((*PARTITION_SETTINGS, *DATA_SETTINGS))
 
 def read_settings(dataset: str, values: dict[str, Any], *, real_data_only: bool = False) -> Settings:
     """Returns the settings of the command line, as ``pfl-fast train`` reads them."""
+    from pfl_fast.methods.papers import FIRST
+
     errors: list[str] = []
-    settings = convert(Settings, {"dataset": dataset, **given(values)}, errors)
+    paper = FIRST[dataset].training.get(dataset, {}) if dataset in FIRST else {}
+    settings = convert(Settings, {"dataset": dataset, **paper, **given(values)}, errors)
     raise_config_errors(errors)
     return Settings(**settings, real_data_only=real_data_only)
 

@@ -46,7 +46,7 @@ def doctor(as_json: bool) -> None:
 def diagnose() -> Diagnosis:
     """Inspects this machine. Never raises: each failure becomes a suggestion."""
     result = Diagnosis()
-    cxx, nvcc = build.find_compiler(), build.find_nvcc()
+    cxx, torch_cuda = build.find_compiler(), None
     versions: dict[str, Any] = {"pfl-fast": __version__, "python": platform.python_version()}
     result.facts["versions"] = versions
     result.facts["folders"] = {"data": str(data_folder()), "cache": str(cache_folder())}
@@ -57,9 +57,10 @@ def diagnose() -> Diagnosis:
         result.can_train = False
         result.suggestions.append(f"torch cannot be imported ({error}): pip install torch")
     else:
-        versions["torch"] = torch.__version__
+        versions["torch"], torch_cuda = torch.__version__, torch.version.cuda
         versions["torchvision"] = _torchvision_version(result)
     versions["compiler"] = build.version_line(cxx) if cxx else None
+    nvcc = build.find_nvcc(torch_cuda)
     versions["nvcc"] = build.version_line(nvcc) if nvcc else None
     if cxx is None:
         result.suggestions.append(

@@ -76,9 +76,9 @@ class Example:
         resolved = resolve(method_class, {"batch_size": BATCH_SIZE}, "cnn")
         self.settings = resolved.settings
         backbone = build("cnn", input_shape=SHAPE, classes=CLASSES, **model_options(self.settings.model_options))
-        dataset: Any = SimpleNamespace(classes=range(CLASSES))
+        dataset: Any = SimpleNamespace(classes=range(CLASSES), input_shape=SHAPE, vocabulary=0)
         partition: Any = SimpleNamespace(clients=CLIENTS)
-        context = method_context(dataset, partition, self.settings, method_class, backbone)
+        context = method_context(dataset, partition, self.settings, method_class, backbone, "cnn")
         self.method: Method = method_class(resolved.options, context)
         self.parameters = sum(parameter.numel() for parameter in backbone.parameters())
         self.parts = self.method.parts(backbone)

@@ -33,7 +33,7 @@ COMBINED: Mapping[str, tuple[str, ...]] = {
 METHOD_OPTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "lam": (("lamda",), "lam"),
     "mu": ((), "mu"),
-    "bt": ((), "beta"),
+    "bt": ((), "server_step"),
     "K": ((), "k"),
     "lrp": (("p-learning-rate",), "personal_lr"),
     "M": ((), "m"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,9 +15,10 @@ from pfl_fast.cli.train import DASHES
 from pfl_fast.cli.train_request import read_assignments
 from pfl_fast.config import NOT_IN_RESULTS
 from pfl_fast.errors import ConfigError, raise_config_errors
+from pfl_fast.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from pfl_fast.comparison.plan import Plan
+    from pfl_fast.comparison.plan import ComparisonPlan
     from pfl_fast.comparison.recipes import Column, Recipe
 
 EXECUTION = [name for name in SETTINGS if name in NOT_IN_RESULTS - {"protocol", "rounds"}]
@@ -83,8 +83,8 @@ def reproduce(
     words += [word for assignment in assignments for word in ("--set", assignment)]
     table = ReproducedTable(recipe, chosen, scale, changes, given(values), quiet, shlex.join(words))
     if dry_run:
-        with TemporaryDirectory(prefix="pfl-fast-") as temporary:
-            table.plan(Path(temporary))
+        with scratch_folder() as temporary:
+            table.plan(temporary / "plan")
             table.estimate()
         return
     with continued_by_repeating(folder):
@@ -119,7 +119,7 @@ class ReproducedTable:
         self.recipe, self.seeds, self.scale, self.quiet = recipe, seeds, scale, quiet
         self.execution, self.command = execution, command
         self.changes = {column.name: {**recipe.scaled(column, scale), **changes} for column in recipe.columns}
-        self.plans: list[tuple[Column, Plan]] = []
+        self.plans: list[tuple[Column, ComparisonPlan]] = []
 
     def plan(self, folder: Path) -> None:
         """Loads the data of all columns and plans their runs."""

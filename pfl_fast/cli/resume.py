@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pfl_fast import config
-from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
-from pfl_fast.errors import ConfigError, raise_config_errors
-from pfl_fast.options import convert, plain
+from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, debug_option, given, setting_options
+from pfl_fast.errors import raise_config_errors
+from pfl_fast.options import convert
 
 CHANGEABLE = [name for name in SETTINGS if name in config.NOT_IN_RESULTS]
 
@@ -26,8 +27,12 @@ class ResumeCommand(GroupedCommand):
 @click.command(cls=ResumeCommand)
 @click.argument("run", type=click.Path(path_type=Path))
 @setting_options(CHANGEABLE, show_defaults=False)
+@click.option(
+    "--trust", is_flag=True, help="load models and metrics that somebody else's run names as module:attribute"
+)
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
-def resume(run: Path, quiet: bool, **values: Any) -> None:
+@debug_option
+def resume(run: Path, trust: bool, quiet: bool, **values: Any) -> None:
     """Continue the run in folder RUN from its newest valid checkpoint.
 
     Results equal those of an uninterrupted run to the bit. Settings that are not given keep their values; only settings
@@ -42,19 +47,16 @@ def resume(run: Path, quiet: bool, **values: Any) -> None:
     errors: list[str] = []
     changes = convert(config.Settings, given(values), errors)
     raise_config_errors(errors)
-    if not (run / "config.toml").exists():
-        raise ConfigError(f"{run}: holds no run (config.toml is missing)")
-    before = config.read(run / "config.toml")
 
     from pfl_fast.cli.messages import as_arguments
     from pfl_fast.cli.run import run_experiment
     from pfl_fast.experiment import Experiment
 
     run_experiment(
-        lambda log: Experiment.resume(run, log=log, **changes),
+        lambda log: Experiment.resume(run, log=log, trusted=trust, **changes),
         run,
         quiet,
-        as_arguments(
-            {n: v for n, v in {**before, **changes}.items() if n in SETTINGS and v != plain(SETTINGS[n].default)}
+        lambda experiment: as_arguments(
+            {n: v for n, v in asdict(experiment.settings).items() if v != SETTINGS[n].default}
         ),
     )

@@ -20,7 +20,10 @@ from pfl_fast.experiment import Experiment
 
 
 def run_experiment(
-    create: Callable[[Callable[[str], None]], Experiment], folder: Path, quiet: bool, arguments: Sequence[str]
+    create: Callable[[Callable[[str], None]], Experiment],
+    folder: Path,
+    quiet: bool,
+    arguments: Callable[[Experiment], Sequence[str]],
 ) -> None:
     """Creates an experiment and trains all its rounds; exits with 128 + signal number if a signal stops it.
 
@@ -28,7 +31,7 @@ def run_experiment(
         create: function that returns the experiment; takes the function that prints the experiment's messages.
         folder: folder of the run.
         quiet: print one line with the results and nothing else.
-        arguments: command-line arguments that repeat the run, see :func:`messages.final_summary`.
+        arguments: returns the command-line arguments that repeat the run, see :func:`messages.final_summary`.
     """
     begin = monotonic()
     try:
@@ -43,7 +46,7 @@ def run_experiment(
         if quiet:
             click.echo(messages.one_line_summary(experiment, folder))
         else:
-            click.echo("\n" + messages.final_summary(experiment, folder, monotonic() - begin, arguments))
+            click.echo("\n" + messages.final_summary(experiment, folder, monotonic() - begin, arguments(experiment)))
     except Interrupted as interruption:
         exit_interrupted(experiment, folder, interruption.signal)
     finally:

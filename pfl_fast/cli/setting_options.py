@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "methods", "rows", "columns", "seeds", "scale", "dry_run", "grids", "partition_per_seed", "runs",
         "dataset", "model", "clients", "partition", "beta", "rounds", "local_epochs", "batch_size", "lr", "join_ratio",
         "seed", "protocol", "executor", "device", "ops", "eval_every", "out", "data_dir", "real_data_only", "preset",
-        "assignments", "config_file", "quiet",
+        "assignments", "config_file", "trust", "quiet",
     ),
     "Data and partition": (
         "image_size", "samples", "augment", "normalise", "classes_per_client", "superclass_cuts", "min_samples",
@@ -112,3 +113,18 @@ class GroupedCommand(click.Command):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _show_debug_messages(_context: click.Context, _option: click.Parameter, shown: bool) -> None:
+    if shown:
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("pfl_fast").setLevel(logging.DEBUG)
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_debug_messages,
+    help="say which local steps run eagerly, and why",
+)

@@ -11,7 +11,7 @@ import click
 
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import PREFIX, pfllib_flags
-from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
+from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, debug_option, given, setting_options
 from pfl_fast.cli.train_request import TrainRequest, build_request
 from pfl_fast.errors import ConfigError, PflFastError
 
@@ -70,7 +70,9 @@ DASHES = {"token_normalize_func": lambda token: token.replace("_", "-")}
     help="folder for results  [runs/<method>-<dataset>-<number>]",
 )
 @click.option("--seeds", metavar="N,...", help="train once for each seed and print a table, as pfl-fast compare does")
+@click.option("--trust", is_flag=True, help="load models and metrics that FILE.toml names as module:attribute")
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
+@debug_option
 @pfllib_flags
 def train(
     method: str | None,
@@ -79,6 +81,7 @@ def train(
     config_file: Path | None,
     out: Path | None,
     seeds: str | None,
+    trust: bool,
     quiet: bool,
     **values: Any,
 ) -> None:
@@ -92,7 +95,7 @@ def train(
     settings = {name: value for name, value in chosen.items() if not name.startswith(PREFIX)}
     if seeds is not None and "seed" in settings:
         raise ConfigError("seed: give --seed or --seeds")
-    request = build_request(method, preset, settings, flags, assignments, config_file)
+    request = build_request(method, preset, settings, flags, assignments, config_file, trust)
 
     for note in () if quiet else request.notes:
         click.echo(f"note: {note}", err=True)
@@ -110,7 +113,9 @@ def train(
             lambda log: Experiment(request.method, resolved=request.resolved, out=folder, log=log),
             folder,
             quiet,
-            as_arguments({name: value for name, value in request.values_with_preset.items() if name in SETTINGS}),
+            lambda _: as_arguments(
+                {name: value for name, value in request.values_with_preset.items() if name in SETTINGS}
+            ),
         )
     finally:
         if out is None:

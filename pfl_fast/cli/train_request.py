@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_fast import config
+from pfl_fast import config, trust
 from pfl_fast.cli.pfllib_flags import DATASETS, METHOD_NAMES, MODELS, canonical_name, translate
 from pfl_fast.errors import ConfigError
 
@@ -44,8 +44,12 @@ def build_request(
     flags: Mapping[str, str],
     assignments: Iterable[str],
     config_file: Path | None,
+    trusted: bool = False,
 ) -> TrainRequest:
-    """Merges file, PFLlib flags, settings and assignments; raises one error that lists all mistakes."""
+    """Merges file, PFLlib flags, settings and assignments; raises one error that lists all mistakes.
+
+    Code that only the file names is refused unless ``trusted``, see :mod:`pfl_fast.trust`.
+    """
     from pfl_fast.assembly import find_method, resolve
     from pfl_fast.data.catalogue import DATASETS as CATALOGUE
     from pfl_fast.methods import METHODS
@@ -65,7 +69,10 @@ def build_request(
     translated = translate(flags, method_class.title, [f.name for f in fields(method_class.Options)])
     errors += translated.errors
     errors += [f"{n}: given twice, as a PFLlib flag and as an option" for n in translated.values if n in settings]
-    values = {**file, **translated.values, **settings, **assigned}
+    chosen = {**translated.values, **settings, **assigned}
+    if config_file:
+        trust.check(config_file, {n: value for n, value in file.items() if n not in chosen}, trusted)
+    values = {**file, **chosen}
     other_preset = values.pop("preset", None)
     preset = preset or other_preset
     for setting, known, renamed in (("dataset", CATALOGUE, DATASETS), ("model", KNOWN_MODELS, MODELS)):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pfl_fast import assembly
-from pfl_fast.comparison.plan import Plan, PlannedRun
+from pfl_fast.comparison.plan import ComparisonPlan, PlannedRun
 from pfl_fast.comparison.results import is_finished
 from pfl_fast.config import Settings
 from pfl_fast.data.partition import Partition
@@ -47,7 +47,7 @@ class Pace:
         return rounds + evaluations * tests * self.tests
 
 
-def estimate(plans: Sequence[Plan]) -> Iterator[tuple[Plan, float]]:
+def estimate(plans: Sequence[ComparisonPlan]) -> Iterator[tuple[ComparisonPlan, float]]:
     """Yields each plan with the seconds of its unfinished runs; runs of one method and model share a probe."""
     paces: dict[Any, tuple[Pace, float]] = {}
     for plan in plans:
@@ -65,7 +65,7 @@ def estimate(plans: Sequence[Plan]) -> Iterator[tuple[Plan, float]]:
         yield plan, total
 
 
-def probe(plan: Plan, run: PlannedRun) -> tuple[Pace, float]:
+def probe(plan: ComparisonPlan, run: PlannedRun) -> tuple[Pace, float]:
     """Measures a round of few clients with few samples; returns the pace, and the final fine-tune in rounds."""
     s, whole = run.resolved.settings, plan.partitions[run.seed]
     chosen = np.argsort([-len(samples) for samples in whole.train])[: min(whole.clients, max(2, os.cpu_count() or 1))]

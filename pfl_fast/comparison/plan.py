@@ -132,7 +132,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """All runs of a comparison, those of the first seed first.
 
     Attributes:
@@ -152,7 +152,7 @@ class Plan:
     notes: list[str]
 
 
-def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
+def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> ComparisonPlan:
     """Checks a request, loads its data set, writes its partitions to ``out`` and returns its runs."""
     raise_config_errors(_errors(request))
     common, _ = _common_settings(request, str(request.values.get("model", "cnn")))
@@ -185,7 +185,7 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Plan:
         _save(partition, folders[seed])
     which = "one for each seed" if len(hashes) > 1 else f"one for all seeds, hash {''.join(hashes)[:12]}"
     about = f"{partition.rule}, {partition.clients} clients, {which}"
-    return Plan(runs, dataset, made, about, protocol, notes)
+    return ComparisonPlan(runs, dataset, made, about, protocol, notes)
 
 
 def _errors(request: Request) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pfl_fast
 from pfl_fast.comparison.formats import Table
-from pfl_fast.comparison.plan import Plan
+from pfl_fast.comparison.plan import ComparisonPlan
 from pfl_fast.comparison.recipes import BASE, Column, Expected, Recipe
 from pfl_fast.comparison.results import Comparison, Row, Run
 from pfl_fast.data.catalogue import DATASETS
@@ -221,7 +221,7 @@ def signed(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:+.{digits}f}"
 
 
-def cells_of(recipe: Recipe, column: Column, comparison: Comparison, plan: Plan) -> list[Cell]:
+def cells_of(recipe: Recipe, column: Column, comparison: Comparison, plan: ComparisonPlan) -> list[Cell]:
     """Returns the cells of one column: one per row, or one per row and domain of the paper that our data has."""
     rows = {row.label: row for row in comparison.rows}
     data = data_of(plan.dataset, recipe.settings(column)["dataset"], recipe.quantity)

@@ -10,9 +10,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pfl_fast import config
-from pfl_fast.comparison.plan import Plan
+from pfl_fast.comparison.plan import ComparisonPlan
 from pfl_fast.config import NOT_IN_RESULTS, Settings
 from pfl_fast.engine.results.protocol import Measurement, Protocol, find_protocol, measure, read_tests
+from pfl_fast.engine.results.run_folder import check_results
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods import METHODS
 from pfl_fast.options import plain
@@ -107,6 +108,7 @@ def read_run(folder: Path, protocol: Protocol, label: str = "") -> Run:
         raise ConfigError(f"{folder}: holds no run (config.toml is missing)")
     if not is_finished(folder):
         raise ConfigError(f"{folder}: the run is not finished; pfl-fast resume {folder} continues it")
+    check_results(folder)
     settings, summary = {**SETTINGS, **config.read(folder / "config.toml")}, _summary(folder)
     measured = measure(protocol, read_tests(folder, protocol), settings["rounds"])
     if measured is None:
@@ -156,7 +158,7 @@ def compare(
     return Comparison(list(rows.values()), next(iter(data.values()), ""), partition, protocol, _notes(runs))
 
 
-def finished_runs(plan: Plan, failures: Mapping[tuple[str, int], str]) -> Comparison | None:
+def finished_runs(plan: ComparisonPlan, failures: Mapping[tuple[str, int], str]) -> Comparison | None:
     """Returns the table of the finished runs of a plan; None if there is none."""
     finished = [read_run(run.folder, run.protocol, run.label) for run in plan.runs if is_finished(run.folder)]
     if not finished:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
-from pfl_fast.comparison.plan import Plan, PlannedRun
+from pfl_fast.comparison.plan import ComparisonPlan, PlannedRun
 from pfl_fast.comparison.results import is_finished
 from pfl_fast.config import NOT_IN_RESULTS
 from pfl_fast.engine.local.trainer import Interrupted
@@ -17,7 +17,7 @@ ERROR = "error.txt"  # the traceback of a failed run, in its folder
 
 
 def train_all(
-    plan: Plan, started: Callable[[PlannedRun], Listener], ended: Callable[[PlannedRun, str | None], None]
+    plan: ComparisonPlan, started: Callable[[PlannedRun], Listener], ended: Callable[[PlannedRun, str | None], None]
 ) -> dict[tuple[str, int], str]:
     """Trains all runs that are not finished; returns the error messages of failed runs by label and seed.
 
@@ -45,7 +45,7 @@ def train_all(
     return failures
 
 
-def _train(plan: Plan, run: PlannedRun, listener: Listener) -> None:
+def _train(plan: ComparisonPlan, run: PlannedRun, listener: Listener) -> None:
     settings, method = run.resolved.settings, run.resolved.method
     if (run.folder / "config.toml").exists():
         changes = {name: getattr(settings, name) for name in NOT_IN_RESULTS - {"rounds"}}

@@ -23,10 +23,16 @@ from pfl_fast.transfer import to_device
 
 # Batches are cut from a larger tensor of about this size: call overhead is negligible, and it fits the cache.
 CHUNK_BYTES = 1 << 20
+GPU_CHUNK_BYTES = 1 << 24  # a launch takes as long as copying this much
 # Batch size of tests and cached values: activations fit the cache. The same on every device, since the noise of tests
 # is seeded per batch.
 EVALUATION_BATCH = 100
 STACKED_EVALUATION = 4000  # most samples in one stacked evaluation batch
+
+
+def chunk_bytes(device_type: str) -> int:
+    """Returns the size of the tensor from which batches are cut."""
+    return GPU_CHUNK_BYTES if device_type == "cuda" else CHUNK_BYTES
 
 
 class Samples(NamedTuple):
@@ -45,7 +51,10 @@ class ClientBatch(NamedTuple):
 
 
 class StackedBatch(NamedTuple):
-    """Equally large batches of the clients in ``rows``: ``x [C, B, ...]``, ``y [C, B]`` and ``position [C, B]``."""
+    """Equally large batches of the clients in ``rows``: ``x [C, B, ...]``, ``y [C, B]`` and ``position [C, B]``.
+
+    ``position`` is that of the samples in the lists of all clients of the stack, one after the other.
+    """
 
     rows: slice
     x: Tensor
@@ -198,7 +207,8 @@ class FederatedData:
     def pooled(self) -> FederatedData:
         """Returns the data with the training samples of all clients as those of each client."""
         other = copy(self)
-        other._indices = {**self._indices, "train": [torch.cat(self._indices["train"])] * self.clients}
+        other._indices = {**self._indices, "train": [self._train] * self.clients}
+        other._begin = torch.zeros_like(self._begin)
         other.train_sizes = np.full_like(self.train_sizes, self.train_sizes.sum())
         other._set_batches()
         return other
@@ -230,7 +240,10 @@ class FederatedData:
 
     def order(self, client: int, round: int, epoch: int) -> SampleOrder:
         """Returns ``[n]`` training samples in the order of an epoch, a pure function of the seed and the arguments."""
-        return self._on_device(self._visits(client, round, epoch), client)
+        position, keys = self._visits(client, round, epoch)
+        position = to_device(position, self.device)
+        keys = None if keys is None else to_device(keys, self.device)
+        return SampleOrder(self._indices["train"][client][position], position, keys)
 
     def _visits(self, client: int, round: int, epoch: int) -> Visits:
         count, keys = int(self.train_sizes[client]), None
@@ -242,14 +255,12 @@ class FederatedData:
             keys = torch.from_numpy((draws >> np.uint64(1)).astype(np.int64))
         return Visits(position, keys)
 
-    def _on_device(self, visits: Visits, clients: int | list[int]) -> SampleOrder:
-        """Returns the samples of visits ``[n]`` of one client or ``[*steps, clients, b]`` of several."""
-        position = to_device(visits.position, self.device)
+    def _on_device(self, visits: Visits, clients: list[int], first: Tensor) -> SampleOrder:
+        """Returns the samples of visits ``[*steps, clients, b]``; client i's list is at ``first[i]`` in the stack."""
+        position = to_device(visits.position + first[:, None], self.device)
         keys = None if visits.keys is None else to_device(visits.keys, self.device)
-        if isinstance(clients, int):
-            return SampleOrder(self._indices["train"][clients][position], position, keys)
-        begin = to_device(self._begin[clients], self.device)[:, None]
-        return SampleOrder(self._train[begin + position], position, keys)
+        shift = to_device(self._begin[clients] - first, self.device)[:, None]
+        return SampleOrder(self._train[shift + position], position, keys)
 
     def take(self, index: Tensor, augment_key: Tensor | None = None) -> Samples:
         """Returns the samples at ``index [*batch]`` as ``x [*batch, ...]`` (int64 for text) and ``y [*batch]``."""
@@ -280,9 +291,10 @@ class FederatedData:
         """
         ranked = self.stack_order(clients)
         visits = [self._visits(client, round, epoch) for client in ranked]
-        full = self._full[ranked]
+        full, sizes = self._full[ranked], self.train_sizes[ranked]
+        first = torch.from_numpy(sizes.cumsum() - sizes)
         for begin, end in pairwise([*sorted({0, *full.tolist()}), None]):
-            extra = self._last_groups(ranked, visits, begin)
+            extra = self._last_groups(ranked, visits, first, begin)
             if end is None:
                 if extra:
                     yield extra
@@ -291,7 +303,7 @@ class FederatedData:
             rows = _stack([v.cut(begin * self.batch_size, end * self.batch_size) for v in visits[:active]])
             # [clients, steps, batch] -> [steps, clients, batch]
             steps = rows.map(lambda t: t.view(active, -1, self.batch_size).transpose(0, 1).contiguous())  # noqa: B023
-            for chunk in self._chunks(self._on_device(steps, ranked[:active])):
+            for chunk in self._chunks(self._on_device(steps, ranked[:active], first[:active])):
                 for fields in zip(*(field.unbind() for field in chunk), strict=True):
                     yield [StackedBatch(slice(0, active), *fields), *extra]
                     extra = []
@@ -305,8 +317,10 @@ class FederatedData:
             if len(index):
                 yield self.take(index)
 
-    def stacked_evaluation(self, split: str, clients: Sequence[int]) -> Iterator[tuple[int, list[int], Tensor, Tensor]]:
-        """Yields the batches of :meth:`evaluation` of several clients, equally large ones stacked.
+    def stacked_evaluation(
+        self, split: str, clients: Sequence[int], samples: int = STACKED_EVALUATION
+    ) -> Iterator[tuple[int, list[int], Tensor, Tensor]]:
+        """Yields the batches of :meth:`evaluation` of several clients, equally large ones stacked to ``samples``.
 
         Each item holds the number of the batch, rows (positions in ``clients``), ``x [C, b, ...]`` and ``y [C, b]``.
         """
@@ -315,7 +329,7 @@ class FederatedData:
             sizes = {row: len(own[number]) for row, own in enumerate(batches) if number < len(own) and len(own[number])}
             for size in dict.fromkeys(sizes.values()):
                 rows = [row for row, own_size in sizes.items() if own_size == size]
-                most = max(STACKED_EVALUATION // size, 1)
+                most = max(samples // size, 1)
                 for first in range(0, len(rows), most):
                     chunk = rows[first : first + most]
                     yield number, chunk, *self.take(torch.stack([batches[row][number] for row in chunk]))
@@ -338,11 +352,12 @@ class FederatedData:
         """Yields the batches of ``[steps, *batch]`` samples in chunks, each taken by one call of an operator."""
         if len(steps.sample) == 0:
             return
-        size = max(1, CHUNK_BYTES // (steps.sample[0].numel() * self._x[0].numel() * self.dtype.itemsize))
+        sample_bytes = self._x[0].numel() * self.dtype.itemsize
+        size = max(1, chunk_bytes(self.device.type) // (steps.sample[0].numel() * sample_bytes))
         for first in range(0, len(steps.sample), size):
             yield ClientBatch(*self._taken(steps.cut(first, first + size)))
 
-    def _last_groups(self, ranked: list[int], visits: list[Visits], step: int) -> list[StackedBatch]:
+    def _last_groups(self, ranked: list[int], visits: list[Visits], first: Tensor, step: int) -> list[StackedBatch]:
         """Returns the groups of clients whose smaller last batch comes at this step."""
         rows = [row for row, client in enumerate(ranked) if self._full[client] == step and self._rest[client]]
         groups = []
@@ -350,7 +365,7 @@ class FederatedData:
             own = [row for row in rows if self._rest[ranked[row]] == size]
             begin = step * self.batch_size
             rest = _stack([visits[row].cut(begin, begin + size) for row in own])
-            taken = self._taken(self._on_device(rest, [ranked[row] for row in own]))
+            taken = self._taken(self._on_device(rest, [ranked[row] for row in own], first[own]))
             groups.append(StackedBatch(slice(own[0], own[-1] + 1), *taken))
         return groups
 

@@ -178,9 +178,13 @@ def _lock(folder: Path, base: str) -> Iterator[bool]:
 
 
 def _to_download(base: str, entry: Entry, root: Path, found: Found | None) -> list[Download]:
-    """Returns the missing downloads: none if the user placed all files, the rest if a download was interrupted."""
+    """Returns the missing downloads: none if the user placed all files, the rest if a download was interrupted.
+
+    After an interrupted download, all files found are downloads; unpacked folders and other archives are the user's.
+    """
     absent = [item for item in entry.downloads if not (root / base / item.file).is_file()]
-    interrupted = 0 < len(absent) < len(entry.downloads) and not entry.by_hand
+    downloads = {root / base / item.file for item in entry.downloads}
+    interrupted = not entry.by_hand and found is not None and absent and downloads.issuperset(found[1])
     return absent if interrupted or not found else []
 
 

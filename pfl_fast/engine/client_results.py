@@ -20,6 +20,7 @@ class LocalReport:
         loss: mean loss over samples.
         recorded: recorded quantities of the method, mean over samples.
         problem: description of the first value that was not finite, or None.
+        seconds: seconds of local training, without tests; clients of a stack have equal shares.
         data_seconds: seconds spent loading batches.
         test_seconds: seconds spent testing after local training.
     """
@@ -30,6 +31,7 @@ class LocalReport:
     loss: float = 0.0
     recorded: dict[str, float] = field(default_factory=dict)
     problem: str | None = None
+    seconds: float = 0.0
     data_seconds: float = 0.0
     test_seconds: float = 0.0
 

@@ -6,7 +6,7 @@ never calls back into :mod:`pfl_fast.engine.round`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -15,12 +15,14 @@ from torch import Tensor
 from pfl_fast.engine.client_results import LocalReport, Score
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.trainer import Runner
-from pfl_fast.engine.results.metrics import PendingScore, read_scores_by_split
+from pfl_fast.engine.results.scores import PendingScore, read_scores_by_split
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings, Worker
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Method, Phase, Tensors
 from pfl_fast.transfer import to_device, write_rows
+
+Observer = Callable[[int, int, Tensors, Tensors], None]  # of round, client, tensors, upload
 
 
 class NotFinite(PflFastError):  # noqa: N818
@@ -77,6 +79,7 @@ class ClientWork:
             device of the server: its tensors are the uploads, until the next training overwrites them. Blocks are
             allocated if the unit is trained in smaller stacks after all.
         on_nan: policy for values that are not finite: ``"stop"``, ``"skip"`` or ``"report"``.
+        observe: called with each trained client, its tensors and its upload, which are valid during the call; or None.
     """
 
     method: Method
@@ -88,16 +91,19 @@ class ClientWork:
     upload_rows: dict[int, int]
     uploads_in_place: bool
     on_nan: str
+    observe: Observer | None = None
 
     def __call__(self, worker: Worker, unit: list[int]) -> list[LocalReport]:
         """Trains and tests the clients of a unit; writes their uploads, state, reports and scores."""
-        runner = worker.runner
+        runner, begin = worker.runner, perf_counter()
         # 1. receive
         server = worker.received(self.state.server)
         views = [self.state.clients.view(client, server, round=self.round) for client in unit]
         tensors, write_buffers = runner.load(views, self.phases, self.step)
         # 2. train
         reports = worker.trainer.train(unit, tensors, self.phases, self.step, write_buffers)
+        for report in reports:
+            report.seconds = (perf_counter() - begin) / len(unit)
         trained = {report.client: runner.row(tensors, row) for row, report in enumerate(reports)}
         failed = [report for report in reports if report.problem and self.on_nan != "report"]
         good = [report for report in reports if report not in failed]
@@ -106,9 +112,14 @@ class ClientWork:
         # 4. upload   5. store
         rows = [row for row, report in enumerate(reports) if report not in failed]
         if rows:
-            self._upload(runner, unit, rows, tensors)
+            uploaded = self._upload(runner, unit, rows, tensors)
             stored = {name: _rows(values, rows) for name, values in runner.as_stack(tensors).items()}
             self.state.clients.write_stack([unit[row] for row in rows], stored)
+            if self.observe:
+                for row in rows:
+                    sent = uploaded if unit[row] in self.upload_rows else {}
+                    own = {name: values[row] for name, values in sent.items()}
+                    self.observe(self.round, unit[row], runner.row(tensors, row), own)
         for report in good:
             self._mark_trained(report, scores.get(report.client, {}))
         if failed and self.on_nan == "stop":
@@ -140,10 +151,11 @@ class ClientWork:
         self.state.unfinished.scores[report.client] = scores
         self.state.unfinished.reports[report.client] = report
 
-    def _upload(self, runner: Runner, unit: list[int], rows: list[int], tensors: Tensors) -> None:
+    def _upload(self, runner: Runner, unit: list[int], rows: list[int], tensors: Tensors) -> Tensors:
+        """Writes the uploads of the clients in ``rows`` that upload; returns ``[C, *shape]`` uploads of the unit."""
         uploads, rows = self.state.unfinished.uploads, [row for row in rows if unit[row] in self.upload_rows]
         if not rows or not (uploads or self.uploads_in_place):
-            return
+            return {}
         own = runner.as_stack(tensors)
         specs = [spec for spec in self.state.clients.part_table.uploaded if spec.exchanged(self.round)]
         values = {str(spec.upload_to): own[spec.key] for spec in specs}
@@ -152,11 +164,12 @@ class ClientWork:
             values.update({name: changed[name] for name in values.keys() & changed.keys()})
         if self.uploads_in_place and len(unit) == len(self.upload_rows):
             uploads.update(values)
-            return
+            return values
         if not uploads:
             uploads.update({n: v.new_empty((len(self.upload_rows), *v.shape[1:])) for n, v in values.items()})
         sent = {name: _rows(values[name], rows) for name in uploads}
         write_rows(uploads, [self.upload_rows[unit[row]] for row in rows], sent)
+        return values
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:

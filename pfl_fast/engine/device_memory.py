@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
-from pfl_fast.data.federated import CHUNK_BYTES, EVALUATION_BATCH, STACKED_EVALUATION, FederatedData
+from pfl_fast.data.federated import EVALUATION_BATCH, STACKED_EVALUATION, FederatedData, chunk_bytes
 from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.executors import TEST_STACK, BatchedExecutor, Executor
 from pfl_fast.engine.local.modules import set_mode
@@ -36,6 +37,7 @@ class DeviceEstimate:
         step: memory of a training step besides the stack's tensors: of a stack without clients, and of each client.
         test: memory of the predictions in a test, for at most ``tested`` clients at a time.
         tested: clients whose samples are predicted at a time.
+        test_copies: copies of a client's tensors in a test: gathered in a stack, and adapted before the test.
     """
 
     fixed: int
@@ -43,11 +45,12 @@ class DeviceEstimate:
     step: tuple[int, int]
     test: int
     tested: int
+    test_copies: int
 
     def total(self, clients: int) -> int:
         """Returns the memory with stacks of ``clients`` clients."""
         step = self.step[0] + clients * self.step[1]
-        tests = 2 * min(clients, TEST_STACK) * self.tensors + min(clients, self.tested) * self.test
+        tests = self.test_copies * min(clients, TEST_STACK) * self.tensors + min(clients, self.tested) * self.test
         return self.fixed + clients * self.tensors + max(step, tests)
 
     def most_clients(self, free: int, wanted: int) -> int:
@@ -73,6 +76,7 @@ def estimate_device(
         step=(max(0, few - TRACED[0] * each), each),
         test=test,
         tested=max(STACKED_EVALUATION // samples, 1),
+        test_copies=1 + bool(method.before_test(2, "after_agg")),
     )
 
 
@@ -99,7 +103,7 @@ class MetaStack:
         allocations = Allocations()
         with allocations:
             self.step(phase)
-        chunk = min(CHUNK_BYTES, client.samples * client.sample.nbytes * self.clients)
+        chunk = min(chunk_bytes("cuda"), client.samples(phase) * client.sample.nbytes * self.clients)
         return allocations.most + self._cached_bytes(phase) + chunk
 
     def step(self, phase: Phase) -> None:
@@ -115,16 +119,17 @@ class MetaStack:
 
     def _batch(self, phase: Phase, recompute: bool) -> Batch:
         client, seed = self.client, torch.empty((self.clients,), dtype=torch.int64, device=META)
-        one = client.batch(client.samples if phase.whole else min(client.data.batch_size, client.samples))
+        one = client.batch(client.samples(phase) if phase.whole else min(client.data.batch_size, client.samples(phase)))
         x, y = (t.new_empty((self.clients, *t.shape)) for t in (one.x, one.y))
-        cached = {} if recompute else client.cached(phase, one)
+        with _disable_current_modes():  # computed before the round, not in the step
+            cached = {} if recompute else client.cached(phase, one)
         return Batch(x, y, seed, {name: t.new_empty((self.clients, *t.shape)) for name, t in cached.items()})
 
     def _cached_bytes(self, phase: Phase) -> int:
         if self.runner.recomputes_each_step(phase):
             return 0
         values = self.client.cached(phase, self.client.batch(1))
-        return self.clients * self.client.samples * sum(t.nbytes for t in values.values())
+        return self.clients * self.client.samples(phase) * sum(t.nbytes for t in values.values())
 
 
 def choose_stack(

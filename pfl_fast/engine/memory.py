@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -88,8 +89,7 @@ def estimate(
     """
     program = resident()
     cohort = sample(settings, data.clients, 1)
-    ever = min(data.clients, len(cohort.training) * settings.rounds)
-    client_state = 0 if on_disk else ever * part_table.bytes_per_client()
+    client_state = state_bytes(part_table, data.clients, settings, on_disk)
     if on_gpu:
         return Estimate(program, data.bytes, client_state, server=0, training=0)
     sent = sum(e.value.nbytes for e in part_table.uploaded) + sum(e.value.nbytes for e in part_table.mixed)
@@ -106,6 +106,12 @@ def estimate(
     )
 
 
+def state_bytes(part_table: PartTable, clients: int, settings: RoundSettings, on_disk: bool) -> int:
+    """Returns the bytes of the stored tensors of all clients that may take part in a run."""
+    ever = min(clients, len(sample(settings, clients, 1).training) * settings.rounds)
+    return 0 if on_disk else ever * part_table.bytes_per_client()
+
+
 class MetaClient:
     """The client with the most samples on the meta device, where tensors have shapes but no values.
 
@@ -117,7 +123,6 @@ class MetaClient:
         self.runner = SingleRunner(part_table, method, data, META)
         self.settings = StepSettings(settings.lr, settings.momentum, settings.weight_decay, settings.seed, round=1)
         client = int(data.train_sizes.argmax())
-        self.samples = int(data.train_sizes[client])
         self.sample = data.take(data.indices("train", client)[:1])[0][0]
         # Expanded zeros of the optimizer become dense when a client trains.
         self.tensors = {e.key: torch.empty(e.value.shape, dtype=e.value.dtype, device=META) for e in part_table.specs}
@@ -129,7 +134,8 @@ class MetaClient:
 
     def _phase_bytes(self, phase: Phase) -> int:
         names = self.runner.trained_names(phase)
-        batch = self.batch(self.samples if phase.whole else min(self.data.batch_size, self.samples))
+        samples = self.samples(phase)
+        batch = self.batch(samples if phase.whole else min(self.data.batch_size, samples))
         allocations = Allocations()
         try:
             with allocations:
@@ -137,10 +143,14 @@ class MetaClient:
             used = allocations.most
         except Exception:  # models may do anything
             used = sum(self.tensors[name].nbytes for name in names)
-        tables = 0 if self.runner.recomputes_each_step(phase) else self.samples
+        tables = 0 if self.runner.recomputes_each_step(phase) else samples
         cached = tables * sum(t.nbytes // len(t) for t in batch.cached.values())
         # Batches are cut from chunks of the epoch.
-        return used + cached + max(batch.x.nbytes, min(CHUNK_BYTES, self.samples * self.sample.nbytes))
+        return used + cached + max(batch.x.nbytes, min(CHUNK_BYTES, samples * self.sample.nbytes))
+
+    def samples(self, phase: Phase) -> int:
+        """Returns the largest number of samples that a client visits in an epoch."""
+        return int(self.runner.source(phase).train_sizes.max())
 
     def _step(self, phase: Phase, batch: Batch, names: list[str]) -> None:
         run = SinglePhase(self.runner, phase, phase.loss, [names], SingleProgress([0], META), dict(self.tensors), {})
@@ -190,7 +200,16 @@ def available(root: Path = Path("/")) -> int | None:
     """
     free = _numbers(root / "proc/meminfo").get("MemAvailable:")
     bounds = [] if free is None else [free * 1024]
-    return min([*bounds, *_free_in_cgroups(root)], default=None)
+    return min([*bounds, *_free_in_cgroups(root), *_free_in_limits(root)], default=None)
+
+
+def _free_in_limits(root: Path) -> Iterator[int]:
+    """Yields limit minus usage of the limits of this process: address space (ulimit -v) and data (ulimit -d)."""
+    sizes = _text(root / "proc/self/statm").split()
+    for limit, used in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY and len(sizes) > used:
+            yield max(most - int(sizes[used]) * resource.getpagesize(), 0)
 
 
 def _free_in_cgroups(root: Path) -> Iterator[int]:
@@ -231,9 +250,19 @@ def _text(file: Path) -> str:
 
 def refuse_if_too_large(needed: Estimate) -> None:
     """Raises :class:`TooLarge` if a run needs more than the free memory; samples are not counted, see ``Estimate``."""
+    _refuse(needed.total - needed.program - needed.samples, str(needed))
+
+
+def refuse_too_many_clients(part_table: PartTable, clients: int, settings: RoundSettings, on_disk: bool) -> None:
+    """Raises :class:`TooLarge` if the clients' state alone does not fit, before anything is allocated."""
+    needed = state_bytes(part_table, clients, settings, on_disk)
+    _refuse(needed, f"about {size(needed)} for the state of {clients} clients")
+
+
+def _refuse(count: int, shown: str) -> None:
     free = available()
-    if free is not None and needed.total - needed.program - needed.samples > free:
+    if free is not None and count > free:
         raise TooLarge(
-            f"this run needs {needed}, but only {size(free)} are free. --state disk keeps clients' state in files; "
+            f"this run needs {shown}, but only {size(free)} are free. --state disk keeps clients' state in files; "
             "fewer --workers, a smaller --stack, --join-ratio or --batch-size, or a smaller model need less"
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfl_fast.engine.executors import Executor
-from pfl_fast.engine.results.metrics import PendingScore, read_scores
+from pfl_fast.engine.results.scores import PendingScore, read_scores
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings, Worker
 from pfl_fast.methods.base import Tensors

@@ -1,4 +1,4 @@
-"""What happens when a GPU's memory is exhausted: half the stack, and an error that names ``--stack`` in the end."""
+"""What happens when memory is exhausted: on GPUs half the stack, and an error with the remedies in the end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 
 from pfl_fast.engine.executors import Executor
 from pfl_fast.engine.worker import Worker
-from pfl_fast.errors import PflFastError
+from pfl_fast.errors import PflFastError, is_out_of_memory, machine_problem
 
 Row = TypeVar("Row")
 
 
 class OutOfMemory(PflFastError):  # noqa: N818
-    """The memory of a GPU is exhausted."""
+    """The memory of a GPU, or main memory, is exhausted."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,13 @@ def message(device: object, error: Exception, unit: list[int] | None = None) -> 
 
 
 @contextmanager
-def explained(executor: Executor) -> Iterator[None]:
-    """Turns :class:`torch.OutOfMemoryError` in a ``with`` block into :class:`OutOfMemory`."""
+def explained(device: torch.device) -> Iterator[None]:
+    """Turns errors about exhausted memory of ``device``, or main memory, into :class:`OutOfMemory`."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise OutOfMemory(message(executor.workers[0].device, error)) from None
+        raise OutOfMemory(message(device, error)) from None
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(str(machine_problem(error))) from None
+        raise

@@ -43,6 +43,7 @@ def named_parts(phase: Phase) -> Iterable[tuple[str, str]]:
     yield from (("train", name) for name in phase.train)
     yield from (("rotation", name) for turn in phase.rotation for name in turn)
     yield from (("adam", name) for name in phase.adam)
+    yield from (("plain_sgd", name) for name in phase.plain_sgd)
     yield from (("cached", cache.part) for cache in phase.cached.values())
     for name, (center, _) in phase.proximal.items():
         yield from (("proximal", part) for part in (name, center.split(".")[0]))

@@ -9,14 +9,15 @@ import torch
 from pfl_fast import ops
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.client_results import LocalReport, Score, Scores
-from pfl_fast.engine.client_work import ClientTest, ClientWork
+from pfl_fast.engine.client_work import ClientTest, ClientWork, Observer
 from pfl_fast.engine.executors import Executor
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.mixture import RoundUploads
 from pfl_fast.engine.out_of_memory import InHalves
-from pfl_fast.engine.results.metrics import pooled, read_scores_by_split
+from pfl_fast.engine.results.metrics import pooled
 from pfl_fast.engine.results.records import RoundRecord, Stopwatch
+from pfl_fast.engine.results.scores import read_scores_by_split
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.client_state import ClientState
@@ -33,7 +34,8 @@ class Round:
     1. sample the cohort   2. train clients   3. aggregate   4. distribute   5. evaluate   6. record
 
     ``on_client`` is called after each client's training: number of clients done, of how many, the client's report.
-    ``log`` receives messages.
+    ``observer`` returns a function that receives each trained client's tensors and upload, or None. ``log`` receives
+    messages.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Round:
         clients: ClientState,
         executor: Executor,
         on_client: Callable[[int, int, LocalReport], None],
+        observer: Callable[[], Observer | None],
         log: Callable[[str], None],
     ) -> None:
         self.settings = settings
@@ -53,6 +56,7 @@ class Round:
         self.data = data
         self.executor = executor
         self.on_client = on_client
+        self.observer = observer
         self.log = log
         self.device = executor.workers[0].device
         server = {name: tensor.to(self.device) for name, tensor in part_table.new_server().items()}
@@ -142,6 +146,7 @@ class Round:
             upload_rows={client: row for row, client in enumerate(cohort.uploading)},
             uploads_in_place=in_place,
             on_nan=self.settings.on_nan,
+            observe=self.observer(),
         )
         self.uploads_are_reusable = not in_place
         done = len(cohort.training) - len(waiting)

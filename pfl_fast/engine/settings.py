@@ -77,6 +77,11 @@ class RoundSettings:
     )
     deterministic: bool = option(False, "deterministic algorithms only: GPUs repeat a run to the bit")
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """True if the learning rate depends on the number of rounds, so that rounds cannot be added to a run."""
+        return self.lr_schedule == "cosine"
+
     def learning_rate(self, round: int) -> float:
         """Returns the learning rate of a round, from 1; the round after the last is the final fine-tune.
 

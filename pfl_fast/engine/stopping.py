@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one ends the run before the next step, the second one immediately."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one ends the run before the next step, the second one immediately."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopFlag(threading.Event):
@@ -27,13 +27,14 @@ class StopFlag(threading.Event):
 def stop_on_signals(flag: StopFlag) -> Iterator[None]:
     """Lets signals set ``flag`` inside the block. Outside the main thread, signals are not handled.
 
+    Signals that the process ignores stay ignored: ``nohup`` ignores SIGHUP, so the run outlives its terminal.
     Nested blocks of the same flag have no effect, so a second signal still ends the run immediately.
     """
     if threading.current_thread() is not threading.main_thread() or flag.listening:
         yield
         return
     flag.listening = True
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) != signal.SIG_IGN}
 
     def ask(number: int, _frame: FrameType | None) -> None:
         flag.signal = number
@@ -41,7 +42,7 @@ def stop_on_signals(flag: StopFlag) -> Iterator[None]:
         for each, handler in before.items():  # a second signal ends the run immediately
             signal.signal(each, handler)
 
-    for number in SIGNALS:
+    for number in before:
         signal.signal(number, ask)
     try:
         yield

@@ -17,7 +17,8 @@ from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.single import SingleRunner, predictions
 from pfl_fast.engine.local.trainer import Runner, Trainer
-from pfl_fast.engine.results.metrics import Metric, PendingScore, pending_score, read_scores
+from pfl_fast.engine.results.metrics import Metric
+from pfl_fast.engine.results.scores import PendingScore, pending_scores, read_scores
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
 from pfl_fast.randomness import key
@@ -106,7 +107,7 @@ class Worker:
         """Returns the score of each client of a unit on its own samples of ``split``, still on the device."""
         predict = with_bf16_products(self.method.predict, settings.bf16)
         outputs = runner.logits(predict, clients, tensors, split, settings.noise)
-        return [self._pending_score(logits, labels, settings.whole_batches) for logits, labels in outputs]
+        return pending_scores([_cut(*output, settings.whole_batches) for output in outputs], self.metrics)
 
     def test_global(self, tensors: Tensors, settings: TestSettings) -> Score | None:
         """Returns the score of the server's model on the union of the clients' test samples.
@@ -131,12 +132,10 @@ class Worker:
                 return None
         predict = with_bf16_products(self.method.predict_global, settings.bf16)
         outputs = predictions(predict, server, self.data, "test", None, settings.noise)
-        return read_scores([self._pending_score(*outputs, 0)])[0]
+        return read_scores(pending_scores([outputs], self.metrics))[0]
 
-    def _pending_score(self, logits: Tensor, labels: Tensor, whole_batches: int) -> PendingScore:
-        if len(labels) == 0:
-            return PendingScore(0, torch.zeros(()))
-        if whole_batches and len(labels) >= whole_batches:
-            used = len(labels) // whole_batches * whole_batches
-            logits, labels = logits[:used], labels[:used]
-        return pending_score(logits, labels, self.metrics)
+
+def _cut(logits: Tensor, labels: Tensor, whole_batches: int) -> tuple[Tensor, Tensor]:
+    """Returns the outputs without the samples beyond a multiple of ``whole_batches``; all if there are fewer."""
+    used = len(labels) // whole_batches * whole_batches if whole_batches else 0
+    return (logits[:used], labels[:used]) if used else (logits, labels)

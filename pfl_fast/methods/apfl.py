@@ -59,10 +59,11 @@ class APFL(FedAvg):
         """Returns FedAvg's parts, the personal model v, and alpha."""
         modules = {"extractor": backbone.extractor, "head": backbone.head}
         extra = {f"personal_{part}": personal(module) for part, module in modules.items()}
+        alpha = torch.tensor(self.options.alpha, dtype=torch.float64)  # converted to the dtype of the run
         return {
             **super().parts(backbone),
             **extra,
-            "mixing": personal(Values(alpha=nn.Parameter(torch.tensor(self.options.alpha)))),
+            "mixing": personal(Values(alpha=nn.Parameter(alpha))),
         }
 
     def phases(self, round: int) -> list[Phase]:
@@ -74,6 +75,7 @@ class APFL(FedAvg):
                 (*train, "mixing") if self.options.adaptive else train,
                 self.loss,
                 self.context.local_epochs,
+                plain_sgd={"mixing": None} if self.options.adaptive else {},
                 edit_gradients=self.alpha_from_both_gradients if as_pfllib and self.options.adaptive else None,
                 after_step=clip_alpha if self.options.adaptive else None,
                 after_epoch=self.mix_into_personal if as_pfllib else None,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfl_fast import ops
 from pfl_fast.methods import papers
@@ -94,6 +94,9 @@ class RunContext:
         backbone: the model on the meta device: modules, names and shapes, without values.
         finetune_epochs: epochs of the fine-tune after the last round.
         trained_parts: names of the method's parts that phases may train; empty while ``parts`` makes them.
+        seed: random seed of the run.
+        redrawn: ``(part, seed) -> module``: the backbone's ``"extractor"`` or ``"head"`` with initial weights drawn
+            from another seed, see :func:`pfl_fast.assembly.redraw`.
     """
 
     clients: int
@@ -108,6 +111,8 @@ class RunContext:
     backbone: Backbone | None = None
     finetune_epochs: int = 0
     trained_parts: tuple[str, ...] = ()
+    seed: int = 0
+    redrawn: Callable[[str, int], nn.Module] | None = None
 
 
 class MixtureInputs(Protocol):
@@ -203,6 +208,10 @@ class Method:
         """Returns the parts of a client's model, by name."""
         raise NotImplementedError
 
+    def notes(self, parts: Mapping[str, Part]) -> list[str]:
+        """Returns remarks on the chosen options, printed before the first round, such as options without effect."""
+        return []
+
     def phases(self, round: int) -> list[Phase]:
         """Returns the phases of local training in a round, from 1; default: one phase for extractor and head."""
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs)]
@@ -223,6 +232,11 @@ class Method:
             at: ``"after_local"`` (local training), ``"after_agg"`` (aggregation) or ``"final_round"``.
         """
         return []
+
+    @property
+    def depends_on_rounds(self) -> bool:
+        """True if local training depends on ``context.rounds``, so that rounds cannot be added to a run."""
+        return False
 
     def every_phase(self) -> list[Phase]:
         """Returns every phase of a run, without duplicates."""

@@ -44,6 +44,13 @@ class FedAFKOptions:
     lam: float = option(
         0.3, "weight of the knowledge transfer; the cross entropy has weight 1 - lam", minimum=0, maximum=1
     )
+    client_init: str = option(
+        "common", "initial theta_i and phi_i: those of the server's model, or drawn for each client", ["common", "own"]
+    )
+    global_head: bool = option(
+        False,
+        "train and average a head on f_G too, which makes theta_G a model of the server; no other parameter changes",
+    )
     mu_init: float = option(0.5, "initial weight of the personal extractor in the mixture", minimum=0, maximum=1)
     afa: bool = option(True, "adaptive feature aggregation; off: no mixing, the global extractor is only a teacher")
     kt: bool = option(True, "knowledge transfer; off: lam is 0; with afa off too, every client trains alone")
@@ -82,8 +89,9 @@ class FedAFK(Method):
     )
     family = CHOSEN
     reading = (
-        "the loss at the mixture gives the gradients of the extractor and of mu; features are compared as "
-        "distributions; mu is clipped to [0, 1]"
+        "mu_grad has three readings that fit the text, and no measurement decides between them; joint: the loss at the "
+        "mixture gives the gradients of the extractor and of mu; features are compared as distributions; mu is clipped "
+        "to [0, 1]"
     )
     public_code = "no public code is known"
     Options = FedAFKOptions
@@ -98,6 +106,10 @@ class FedAFK(Method):
         super().__init__(options, context)
         self.lam: float = options.lam if options.kt else 0.0
         self.has_global = options.afa or self.lam > 0
+        if options.global_head and not self.has_global:
+            raise ConfigError(
+                "fedafk: global_head=true needs a global extractor: afa=true, or kt=true with lam above 0"
+            )
         self.extractor_parameters = [name for name in context.parameters if name.startswith("extractor.")]
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:
@@ -106,17 +118,33 @@ class FedAFK(Method):
         if self.has_global:
             parts["global_extractor"] = shared(backbone.extractor, "extractor")
             parts["random_head"] = client_buffer(backbone.head)
+        if self.options.global_head:
+            parts["global_head"] = shared(backbone.head, "head")
         if self.options.afa:
-            parts["mixing"] = personal(Values(mu=nn.Parameter(torch.tensor(self.options.mu_init))))
+            mu = torch.tensor(self.options.mu_init, dtype=torch.float64)  # converted to the dtype of the run
+            parts["mixing"] = personal(Values(mu=nn.Parameter(mu)))
         return parts
 
     def phases(self, round: int) -> list[Phase]:
-        """Returns the phases of the extractors, then the head's, whose features are constant during the phase."""
-        epochs = self.context.local_epochs
-        head = Phase(("head",), self.head_loss, 1, {"f_i": PerSampleCache("extractor")})
-        if self.options.head_phase == "per_epoch":
-            return [*self.extractor_phases(), head] * epochs
-        return [*self.extractor_phases() * epochs, head]
+        """Returns the phases of the extractors, then the heads', whose features are constant during the phase.
+
+        Epochs have fixed numbers: extractors and heads see the same batches whatever ``afa``, ``kt``, ``schedule`` and
+        ``head_phase`` are.
+        """
+        epochs, found = self.context.local_epochs, []
+        for epoch in range(epochs):
+            found += [replace(phase, first_epoch=2 * epoch) for phase in self.extractor_phases()]
+            if self.options.head_phase == "per_epoch" or epoch == epochs - 1:
+                found += [replace(phase, first_epoch=2 * epoch + 1) for phase in self.head_phases()]
+        return found
+
+    def head_phases(self) -> list[Phase]:
+        """Returns the phases of one epoch of each trained head."""
+        own = Phase(("head",), self.head_loss, 1, cached={"f_i": PerSampleCache("extractor")})
+        if not self.options.global_head:
+            return [own]
+        cached = {"f_g": PerSampleCache("global_extractor")}
+        return [own, Phase(("global_head",), self.global_head_loss, 1, cached=cached)]
 
     def extractor_phases(self) -> list[Phase]:
         """Returns the phases of one epoch of both extractors and mu."""
@@ -125,7 +153,8 @@ class FedAFK(Method):
             ("extractor", "mixing") if o.afa else ("extractor",),
             self.local_loss,
             1,
-            {"f_g": PerSampleCache("global_extractor")} if self.lam > 0 else {},
+            cached={"f_g": PerSampleCache("global_extractor")} if self.lam > 0 else {},
+            plain_sgd={"mixing": None} if o.afa else {},
             edit_gradients=self.mu_from_both_gradients if o.afa and o.mu_grad == "reuse" else None,
             after_step=clip_mu if o.afa and o.mu_clip else None,
             after=self.mix_into_personal if o.afa else None,
@@ -154,6 +183,10 @@ class FedAFK(Method):
     def head_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Returns ``CE(phi_i(f(x; theta_i)), y)``."""
         return cross_entropy(client.head(batch.cached["f_i"]), batch.y), self.recorded(client)
+
+    def global_head_loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
+        """Returns the cross entropy of the averaged head on ``f_G``."""
+        return cross_entropy(client.global_head(batch.cached["f_g"]), batch.y), self.recorded(client)
 
     def local(self, client: Any, batch: Batch, f_g: Tensor | None) -> Tensor:
         """Returns ``L`` at the mixture, or at the point that ``mu_grad`` names."""
@@ -214,7 +247,19 @@ class FedAFK(Method):
         return {**gradients, "mixing.mu": total}
 
     def initial(self, common: Tensors, number: int, seed: Tensor) -> Tensors:
-        """Returns a random head per client with ``random_head=per_client``, initialized as ``nn.Linear`` is."""
+        """Returns a model per client with ``client_init=own``, and a random head with ``random_head=per_client``."""
+        return {**self.own_model(common, seed), **self.own_random_head(common, seed)}
+
+    def own_model(self, common: Tensors, seed: Tensor) -> Tensors:
+        """Returns theta_i and phi_i of the model built from the client's seed."""
+        if self.options.client_init == "common" or self.context.redrawn is None:
+            return {}
+        modules = {part: self.context.redrawn(part, int(seed)) for part in ("extractor", "head")}
+        drawn = {f"{part}.{name}": p for part, module in modules.items() for name, p in module.named_parameters()}
+        return {name: value.detach().to(common[name]) for name, value in drawn.items()}
+
+    def own_random_head(self, common: Tensors, seed: Tensor) -> Tensors:
+        """Returns a random head, initialized as ``nn.Linear`` is."""
         if not self.has_global or self.options.random_head == "common":
             return {}
         found: Tensors = {}

@@ -30,11 +30,12 @@ from pfl_fast.methods import papers
 from pfl_fast.methods.base import CHOSEN, Method
 from pfl_fast.methods.losses import cross_entropy
 from pfl_fast.methods.papers import FEDIOS
-from pfl_fast.methods.parts import Part, Tensors, Values, personal, reinitialized, shared
+from pfl_fast.methods.parts import Part, Tensors, Values, personal, shared
 from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import Backbone
 from pfl_fast.nn import OrthogonalProjector
 from pfl_fast.options import option
+from pfl_fast.randomness import key, torch_seed
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,10 @@ class FediOSOptions:
         ["own", "shared", "none"],
     )
     personal_init: str = option(
-        "fresh", "initial W_p: a separate draw, or the same as W_g, as for pretrained weights", ["fresh", "same"]
+        "fresh",
+        "initial W_p: fresh: the model built from another seed, whose pretrained weights, if any, are those of W_g; "
+        "same: W_g",
+        ["fresh", "same"],
     )
     projection: str = option(
         "square",
@@ -104,18 +108,48 @@ class FediOS(Method):
         o = self.options
         parts = {"extractor": shared(backbone.extractor, "extractor")}
         if o.personal_extractor == "own":
-            fresh = o.personal_init == "fresh"
-            parts["personal_extractor"] = personal(reinitialized(backbone.extractor) if fresh else backbone.extractor)
+            parts["personal_extractor"] = personal(self.personal_start(backbone))
         head, projector = backbone.head, Part(Values(generic=None, personal=None), trained=False, on_server=True)
         if o.projections:
             a_0, a_i = self.bases(backbone.feature_width)
             projector = replace(projector, module=Values(generic=a_0, personal=a_i[0]), client_values={"personal": a_i})
             if o.projection != "square":
                 width = a_0.shape[-1] * (backbone.feature_width if o.projection == "tall" else 1)
-                head = nn.Linear(width, self.context.classes)
+                with torch_seed(key(self.context.seed, "head")):
+                    head = nn.Linear(width, self.context.classes)
         parts["projector"] = projector
         parts["head"] = shared(head, "head")
         return parts
+
+    def personal_start(self, backbone: Backbone) -> nn.Module:
+        """Returns the initial W_p, common to all clients."""
+        if self.options.personal_init == "same" or self.context.redrawn is None:
+            return backbone.extractor
+        return self.context.redrawn("extractor", key(self.context.seed, "personal extractor"))
+
+    def notes(self, parts: Mapping[str, Part]) -> list[str]:
+        """Returns that W_p starts from pretrained weights, and that ``lam`` has no effect."""
+        o, notes = self.options, []
+        if "personal_extractor" in parts and o.personal_init == "fresh":
+            pair = (parts[name].module.parameters() for name in ("extractor", "personal_extractor"))
+            if all(torch.equal(generic, own) for generic, own in zip(*pair, strict=True)):
+                notes.append("W_p starts from the same pretrained weights as W_g")
+        if o.lam > 0 and o.personal_extractor != "none" and self.inner_product_is_zero(parts["projector"]):
+            notes.append(
+                f"lam={o.lam:g} has no effect: with exact projections the inner product of generic and personal "
+                "features is 0; post_activation=relu gives the regulariser an effect"
+            )
+        return notes
+
+    def inner_product_is_zero(self, projector: Part) -> bool:
+        """Returns whether ``p_g . p_p`` is zero for all features and clients."""
+        o, tensors = self.options, dict(projector.module.named_buffers())
+        if not o.projections or o.reg_on == "raw" or o.projection == "coords":
+            return False
+        a_0, a_i = tensors["generic"], projector.client_values["personal"]
+        if o.post_activation == "relu":  # ReLU leaves the product 0 only if the subspaces have no coordinate in common
+            a_0, a_i = a_0.abs(), a_i.abs()
+        return o.projection == "tall" or bool((a_0.mT @ a_i).abs().max() < 1e-5)
 
     def bases(self, width: int) -> tuple[Tensor, Tensor]:
         """Returns A_0 ``[d, r]`` and A_1 to A_N ``[N, d, r]``; for ``tall``, one-hot positions of the subspaces."""
@@ -123,7 +157,7 @@ class FediOS(Method):
         if o.projection == "tall":
             positions = torch.eye(clients + 1)
             return positions[0], positions[1:]
-        seed = int(torch.randint(2**62, ()))
+        seed = key(self.context.seed, "projections")
         try:
             projector = OrthogonalProjector(width, clients, o.rank, o.basis, o.remainder, o.overflow, seed=seed)
         except ValueError as error:

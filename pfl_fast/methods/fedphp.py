@@ -71,6 +71,11 @@ class FedPHP(FedAvg):
         after = partial(moving_average, keep=keep)
         return [Phase(("extractor", "head"), self.loss, self.context.local_epochs, cached, after=after)]
 
+    @property
+    def depends_on_rounds(self) -> bool:
+        """True: mu_t depends on T."""
+        return bool(self.options.mu > 0)
+
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Returns ``(1 - lam) CE + lam MMD``."""
         z = client.extractor(batch.x)

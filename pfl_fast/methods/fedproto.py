@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from pfl_fast.methods.base import ONE_PER_CLIENT, Method
@@ -63,7 +62,7 @@ class FedProto(Method):
     def loss(self, client: Any, batch: Batch) -> tuple[Tensor, Tensors]:
         """Returns cross entropy and distance; adds the features to the sums of their classes."""
         z = client.extractor(batch.x)
-        classes = F.one_hot(batch.y, self.context.classes).to(z.dtype)
+        classes = (batch.y[:, None] == torch.arange(self.context.classes, device=batch.y.device)).to(z.dtype)
         client.local_prototypes.means.add_(classes.T @ z.detach())
         client.local_prototypes.counts.add_(classes.sum(0))
         known = (client.prototypes.counts > 0).to(z.dtype)[batch.y]

@@ -1,8 +1,8 @@
 """Settings that a paper uses for every method of its tables, by data set.
 
-Settings of local training and sizes of the data are defaults of every method on the data set: those of the method's own
-paper if it uses the data set, else those of the first paper that does. ``--preset paper`` adds the rest of an
-experiment: rounds, clients, model, protocol.
+Settings of local training are defaults of every method on the data set: those of the method's own paper if it uses the
+data set, else those of the first paper that does. ``--preset paper`` adds the rest of an experiment: sizes of the data,
+rounds, clients, model, protocol.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Paper:
     """Settings of a paper's tables.
 
     Attributes:
-        training: settings of local training and sizes of the data, by data set.
+        training: settings of local training, by data set.
         experiment: further settings of ``--preset paper``, for any data set.
         experiments: the same for one data set, on top of ``experiment``.
         lr: learning rates by model, ``""`` for other models; empty: those of the method.
@@ -40,12 +40,16 @@ _FEDPICK_SGD = {"lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1
 _FEDPICK_TABLE = {"protocol": "fedpick", "eval_at": "after_agg"}
 FEDPICK = Paper(
     training={
-        "digits5": {**_FEDPICK_SGD, "per_domain": 1000},
-        "office-caltech10": {**_FEDPICK_SGD, "per_domain": 125},
-        "domainnet": {**_FEDPICK_SGD, "per_domain": 500},
+        "digits5": _FEDPICK_SGD,
+        "office-caltech10": _FEDPICK_SGD,
+        "domainnet": _FEDPICK_SGD,
     },
     experiment={**_FEDPICK_SGD, "rounds": 300, "join_ratio": 1.0},
-    experiments=dict.fromkeys(("digits5", "office-caltech10", "domainnet"), _FEDPICK_TABLE),
+    experiments={
+        "digits5": {**_FEDPICK_TABLE, "per_domain": 1000},
+        "office-caltech10": {**_FEDPICK_TABLE, "per_domain": 125},
+        "domainnet": {**_FEDPICK_TABLE, "per_domain": 500},
+    },
 )
 FEDCP = Paper(
     experiment={"rounds": 2000, "clients": 20, "join_ratio": 1.0, "batch_size": 10, "local_epochs": 1},
@@ -63,18 +67,16 @@ FEDAFK = Paper(
 # domain: 5 % of DomainNet's smallest domain are 105 samples.
 FEDIOS = Paper(
     training={
-        "office-caltech10": {"momentum": 0.9, "batch_size": 32, "local_epochs": 5, "per_domain": 62},
-        "domainnet": {
-            "momentum": 0.9, "weight_decay": 1e-4, "batch_size": 32, "local_epochs": 5, "per_domain": 105
-        },
-        "digits5": {"momentum": 0.9, "batch_size": 32, "local_epochs": 1, "image_size": 28, "per_domain": 743},
+        "office-caltech10": {"momentum": 0.9, "batch_size": 32, "local_epochs": 5},
+        "domainnet": {"momentum": 0.9, "weight_decay": 1e-4, "batch_size": 32, "local_epochs": 5},
+        "digits5": {"momentum": 0.9, "batch_size": 32, "local_epochs": 1},
         "cifar100-coarse": {"momentum": 0.9, "batch_size": 50, "local_epochs": 2},
     },
     experiment={"join_ratio": 1.0, "train_all": True, "eval_at": "both"},
     experiments={
-        "office-caltech10": {"protocol": "fedios", "rounds": 120, "model": "resnet18"},
-        "domainnet": {"protocol": "fedios", "rounds": 200, "model": "resnet18"},
-        "digits5": {"protocol": "fedios", "rounds": 50},
+        "office-caltech10": {"protocol": "fedios", "rounds": 120, "model": "resnet18", "per_domain": 62},
+        "domainnet": {"protocol": "fedios", "rounds": 200, "model": "resnet18", "per_domain": 105},
+        "digits5": {"protocol": "fedios", "rounds": 50, "image_size": 28, "per_domain": 743},
         "cifar100-coarse": {"protocol": "fedios", "rounds": 100, "clients": 5},
     },
     lr={"resnet18": 0.1, "": 0.01},

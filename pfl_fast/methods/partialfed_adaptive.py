@@ -14,8 +14,9 @@ Of f_m + f_s batches, the first f_m update the selected copy of each group and n
 
     dl/da[g, 1] = (u[g, 0] u[g, 1] / tau_t) <dl/dW_b[g], glo[g] - loc[g]> = -dl/da[g, 0]
 
-After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), or the copy with the larger alpha (hard). W_t^c is
-kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client fine-tunes its W^c.
+After a round W_t^c = alpha[g, 0] loc[g] + alpha[g, 1] glo[g] (soft), fine-tuned for an epoch, or the copy with the
+larger alpha (hard). W_t^c is kept and uploaded: W_{t+1} = sum_c (n_c / n) W_t^c. After the last round each client
+fine-tunes its W^c.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import CHOSEN, Method, RunContext
 from pfl_fast.methods.losses import cross_entropy
 from pfl_fast.methods.papers import PARTIALFED
-from pfl_fast.methods.partialfed_fix import FINETUNE, PAPER
+from pfl_fast.methods.partialfed_fix import FINETUNE, PAPER, refuse_personal_batch_norm
 from pfl_fast.methods.parts import Part, Tensors, Values, apply, part_of, personal
 from pfl_fast.methods.phases import Batch, Phase
 from pfl_fast.models import GRANULARITIES, Backbone, tensor_groups
 from pfl_fast.options import option
+
+ADAM_LR = 0.01  # learning rate of the strategy in AdaShare, whose schedule of the temperature the paper follows
 
 
 @dataclass(frozen=True)
@@ -47,16 +50,19 @@ class PartialFedAdaptiveOptions:
     """Options of PartialFed-Adaptive; the defaults are the paper's best granularity and sampling."""
 
     granularity: str = option("layer", "size of a group of tensors; stage and block need a ResNet", GRANULARITIES)
-    merged: bool = option(False, "merge the stem with the first block, and each BatchNorm with its layer")
+    merged: bool = option(
+        False, "merge the stem with the first block (granularity=block), or each BatchNorm with its layer (layer)"
+    )
     sample: str = option(
         "soft",
         "a client's model after a round: the mean of both copies weighted by alpha, or the copy with the larger alpha",
         ["soft", "hard"],
     )
-    soft_finetune: str = option(
-        "last",
-        "fine-tune after soft sampling: after the last round (finetune_epochs), or for one epoch in every round",
-        ["last", "every"],
+    soft_finetune: str | None = option(
+        None,
+        "fine-tune after soft sampling: for one epoch in every round, or only after the last round (finetune_epochs); "
+        "none: in every round if sample=soft",
+        ["every", "last", None],
     )
     f_m: int = option(1, "consecutive batches that train the model", minimum=1)
     f_s: int = option(1, "consecutive batches that train the strategy; 0: the strategy is fixed", minimum=0)
@@ -66,8 +72,12 @@ class PartialFedAdaptiveOptions:
         0.965, "temperature factor per round, with annealing=exponential", minimum=1e-6, maximum=1
     )
     tau_floor: float = option(0.05, "minimum temperature", minimum=1e-6)
-    policy_optimizer: str = option("adam", "optimizer of the strategy; sgd: as for the model", ["adam", "sgd"])
-    policy_lr: float = option(0.01, "learning rate of the strategy, with Adam", minimum=0)
+    policy_optimizer: str = option(
+        "adam", "optimizer of the strategy; sgd: without momentum and weight decay", ["adam", "sgd"]
+    )
+    policy_lr: float | None = option(
+        None, "learning rate of the strategy; none: 0.01 with adam, that of the model with sgd", minimum=0
+    )
 
 
 class PartialFedAdaptive(Method):
@@ -79,7 +89,9 @@ class PartialFedAdaptive(Method):
     family = CHOSEN
     reading = (
         "the strategy is trained as logits; the straight-through formula is from the page the paper cites; the "
-        "selected copy is trained"
+        "selected copy is trained; a soft sample is fine-tuned for an epoch in every round (soft_finetune=last: only "
+        "after the last round). Not stated in the paper and guessed: f_m and f_s 1, the factor 0.965 and floor 0.05 "
+        "of the temperature, Adam at 0.01 for the strategy, a final fine-tune of 5 epochs at 0.01; all are options"
     )
     public_code = "no public code is known"
     Options = PartialFedAdaptiveOptions
@@ -89,6 +101,11 @@ class PartialFedAdaptive(Method):
     def __init__(self, options: PartialFedAdaptiveOptions, context: RunContext) -> None:
         if options.soft_finetune == "every" and options.sample != "soft":
             raise ConfigError("partialfed-adaptive: soft_finetune=every needs sample=soft")
+        if options.merged and options.granularity == "stage":
+            raise ConfigError(
+                "partialfed-adaptive: merged=true needs granularity=block or layer; stages contain stem and BatchNorm"
+            )
+        refuse_personal_batch_norm("partialfed-adaptive", context)
         super().__init__(options, context)
         model = context.backbone
         groups = {} if model is None else tensor_groups(model, options.granularity, options.merged)
@@ -109,23 +126,31 @@ class PartialFedAdaptive(Method):
         }
 
     def phases(self, round: int) -> list[Phase]:
-        """Returns the phase that trains model and strategy in turn and samples W_t^c at its end."""
+        """Returns the phase that trains model and strategy in turn and samples W_t^c, and the fine-tune of W_t^c."""
         o, tau = self.options, self.temperature(round)
         search = Phase(
             ("local", "global_", "policy"),
             partial(self.search_loss, tau=tau),
             self.context.local_epochs,
             rotation=(("local", "global_"),) * o.f_m + (("policy",),) * o.f_s,
-            adam={"policy": o.policy_lr} if o.policy_optimizer == "adam" else {},
+            adam={"policy": ADAM_LR if o.policy_lr is None else o.policy_lr} if o.policy_optimizer == "adam" else {},
+            plain_sgd={"policy": o.policy_lr} if o.policy_optimizer == "sgd" else {},
             update_mask=partial(self.selected_copies, tau=tau),
             after=lambda client, _: self.sample(client),
         )
-        return [search] if o.soft_finetune == "last" else [search, Phase(("local",), self.loss, 1)]
+        if o.soft_finetune == "last" or o.sample == "hard":
+            return [search]
+        return [search, Phase(("local",), self.loss, 1)]
 
     def final_phases(self) -> list[Phase]:
         """Returns the fine-tuning phase."""
         epochs = self.context.finetune_epochs
         return [Phase(("local",), self.loss, epochs)] if epochs else []
+
+    @property
+    def depends_on_rounds(self) -> bool:
+        """True with linear annealing."""
+        return bool(self.options.annealing == "linear")
 
     def temperature(self, round: int) -> float:
         """Returns ``tau_t``, t = round - 1."""

@@ -2,7 +2,7 @@
 
     theta ~ argmin CE(theta) + lam / 2 |theta - w|^2     k steps on each batch
     w <- w - eta lam (w - theta)                         after each batch
-    w_g <- (1 - beta) w_g + beta sum_i (n_i / n) w_i
+    w_g <- w_g + server_step (sum_i (n_i / n) w_i - w_g)
 
 theta starts each round from the received w. A client predicts with theta.
 """
@@ -30,7 +30,7 @@ class PFedMeOptions:
     lam: float = option(15.0, "weight of the proximal term of theta towards w", minimum=0)
     k: int = option(5, "steps of theta per batch", minimum=1)
     personal_lr: float = option(0.01, "learning rate of theta", minimum=0)
-    beta: float = option(1.0, "step size of the server towards the average of the clients", minimum=0)
+    server_step: float = option(1.0, "step size of the server towards the average of the clients", minimum=0)
     compat: str = option("paper", "pfllib: weight decay 0.001 for theta, as in PFLlib", ["paper", "pfllib"])
 
 
@@ -43,8 +43,8 @@ class PFedMe(FedAvg):
     family = TWO_MODELS
     reading = "momentum and weight decay apply to theta; w copies theta's BatchNorm statistics"
     public_code = (
-        "PFLlib: beta is 0 by default, so the server's model never changes; 0.001 theta is added to the gradient "
-        "(compat=pfllib)"
+        "PFLlib: server_step is 0 by default, so the server's model never changes; 0.001 theta is added to the "
+        "gradient (compat=pfllib)"
     )
     Options = PFedMeOptions
     prediction_parts = ("personal_extractor", "personal_head")
@@ -83,10 +83,10 @@ class PFedMe(FedAvg):
         return found
 
     def aggregate(self, server: Tensors, uploads: Tensors, sizes: Tensor) -> Tensors:
-        """Returns the server's model after a step of size beta towards the average of the clients."""
-        beta = self.options.beta
+        """Returns the server's model after a step of size server_step towards the average of the clients."""
+        step = self.options.server_step
         average = super().aggregate(server, uploads, sizes)
-        return {n: server[n].lerp(v, beta) if v.is_floating_point() else v for n, v in average.items()}
+        return {n: server[n].lerp(v, step) if v.is_floating_point() else v for n, v in average.items()}
 
 
 def as_theta(client: Tensors) -> Tensors:

@@ -35,7 +35,7 @@ from pfl_fast.options import option
 class PFedVEMOptions:
     """Options of pFedVEM."""
 
-    samples: int = option(5, "number S of heads drawn per step", minimum=1)
+    draws: int = option(5, "number S of heads drawn per step", minimum=1)
     head_lr: float = option(0.001, "learning rate of the head", minimum=0)
     head_epochs: int = option(20, "steps of the head per round, each on all samples of the client", minimum=1)
     head_momentum: float = option(0.9, "SGD momentum of the head", minimum=0, maximum=0.9999)
@@ -113,14 +113,14 @@ class PFedVEM(Method):
         mean, spread = dict(client.head.named_parameters()), dict(client.spread.named_parameters())
         noise = {n: self.normal(batch.seed ^ (index + 1), mean[n]) for index, n in enumerate(mean)}
         losses = []
-        for k in range(self.options.samples):
+        for k in range(self.options.draws):
             head = {n: mean[n] + F.softplus(spread[n]) * noise[n][k] for n in mean}
             losses.append(cross_entropy(functional_call(client.head, head, (z,)), batch.y))
         return torch.stack(losses).mean()
 
     def normal(self, seed: Tensor, like: Tensor) -> Tensor:
         """Returns ``[S, *like.shape]`` standard normal numbers."""
-        uniform = ops.philox_uniform(seed, (self.options.samples, *like.shape)).to(like.dtype)
+        uniform = ops.philox_uniform(seed, (self.options.draws, *like.shape)).to(like.dtype)
         return math.sqrt(2) * torch.erfinv(2 * uniform - 1)
 
     def divergence(self, client: Any) -> Tensor:

@@ -86,10 +86,14 @@ class Phase:
         loss: ``(client, batch) -> (loss, recorded)``. Recorded scalars are averaged over the client's samples of the
             round and written to the results.
         epochs: number of passes over the client's training samples.
+        first_epoch: number of the first of these epochs in the round; it determines their batches and noise. None: the
+            epochs of all phases are numbered one after the other.
         cached: values per sample to pass as ``batch.cached``, by name.
         rotation: parts to train in the first batch of an epoch, in the second and so on, cyclically; empty: all of
             ``train`` in every batch.
         adam: learning rates of the parts that Adam trains instead of SGD; its moments start from zero in every round.
+        plain_sgd: learning rates of the parts that SGD trains without momentum and weight decay, such as mixing
+            weights; None: that of the round.
         sgd: ``lr``, ``momentum`` or ``weight_decay`` of this phase, overriding the run's.
         proximal: proximal terms: ``{"head": ("start.head", mu)}`` adds ``mu * (w - center)`` to the gradient of each
             parameter w of the head that has a center of the same name in ``start.head``.
@@ -112,9 +116,11 @@ class Phase:
     train: tuple[str, ...]
     loss: Loss
     epochs: int
+    first_epoch: int | None = field(default=None, compare=False, kw_only=True)
     cached: Mapping[str, PerSampleCache] = field(default_factory=dict)
     rotation: tuple[tuple[str, ...], ...] = ()
     adam: Mapping[str, float] = field(default_factory=dict)
+    plain_sgd: Mapping[str, float | None] = field(default_factory=dict)
     sgd: Mapping[str, float] = field(default_factory=dict)
     proximal: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     repeats: int = 1

@@ -71,9 +71,10 @@ class Scaffold(FedAvg):
     def update_control(self, client: Tensors, progress: PhaseProgress) -> Tensors:
         """Returns ``c_i+`` and ``c_i+ - c_i = (x - y) / (K eta) - c``."""
         found: Tensors = {}
-        length = progress.steps * progress.lr
         for name in self.context.exchanged_parameters:
-            mean_gradient = torch.where(length > 0, (client[f"start.{name}"] - client[name]) / length, 0)
+            way = client[f"start.{name}"] - client[name]
+            length = progress.steps.to(way.dtype) * progress.lr
+            mean_gradient = torch.where(length > 0, way / length, 0)
             change = mean_gradient - client[f"global_control.{name}"]
             found[f"change.{name}"], found[f"control.{name}"] = change, client[f"control.{name}"] + change
         return found

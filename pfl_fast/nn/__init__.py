@@ -1,6 +1,6 @@
 """Torch modules built on the fused operators."""
 
-from pfl_fast.nn.batch_norm import counting, fold_batch_norm
+from pfl_fast.nn.batch_norm import BatchCounts, counting, fold_batch_norm
 from pfl_fast.nn.conditional_policy import ConditionalPolicy
 from pfl_fast.nn.conv_relu_pool import ConvReluPool
 from pfl_fast.nn.feature_selector import FeatureSelector
@@ -9,6 +9,7 @@ from pfl_fast.nn.orthogonal_projector import OrthogonalProjector
 from pfl_fast.nn.seeded_dropout import SeededDropout, replace_dropout, seed_dropout, seed_names
 
 __all__ = [
+    "BatchCounts",
     "ConditionalPolicy",
     "ConvReluPool",
     "FeatureSelector",

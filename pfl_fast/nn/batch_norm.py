@@ -1,79 +1,88 @@
-"""BatchNorm with a batching rule: C stacked clients with n channels each are one BatchNorm over C n channels.
+"""BatchNorm of a stack: C clients with n channels each are one BatchNorm over C n channels.
 
 torch's own rule normalises that way, too, but scales and shifts in separate operators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pfl_fast.ops.support import to_front
+from pfl_fast.ops.stack import stack_of
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-class FoldedBatchNorm(torch.autograd.Function):
-    """``torch.nn.functional.batch_norm`` with a batching rule that folds the stack into the channels."""
+def folded(x: Tensor, *arguments: Any) -> Tensor:
+    """Returns ``torch.nn.functional.batch_norm`` of a stack, ``[b, C, n, ...]``.
 
-    @staticmethod
-    def forward(*arguments: Any) -> Tensor:
-        """Returns the result without a stack. Arguments as of ``torch.nn.functional.batch_norm``."""
-        return F.batch_norm(*arguments)
+    Args:
+        x: ``[C, b, n, ...]`` input.
+        arguments: running mean, running variance, weight and bias, ``[C, n]`` or None; then ``training``, ``momentum``
+            and ``eps``.
+    """
+    tensors, options = arguments[:4], arguments[4:]
+    stacked = x.movedim(0, 1)
+    flat: list[Any] = [None if t is None else t.reshape(-1) for t in tensors]
+    result = F.batch_norm(stacked.flatten(1, 2), *flat, *options)
+    # Unlike a view, which ReLU(inplace=True) would make expensive to differentiate.
+    view: Tensor = torch.ops.aten._unsafe_view(result, stacked.shape)
+    return view
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Saves nothing: :meth:`vmap` consists of differentiable operators."""
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, *arguments: Any) -> tuple[Tensor, int]:
-        """Returns the result of a stack, whose dimension follows that of the samples."""
-        size, tensors, (training, *rest) = info.batch_size, arguments[:4], arguments[4:]
-        if training and any(t is not None and d is None for t, d in zip(tensors[:2], in_dims[1:3], strict=True)):
-            raise RuntimeError("running statistics of BatchNorm must be stacked if the input is")
-        stacked = to_front(x, in_dims[0], size).movedim(0, 1)
-        folded: list[Any] = [
-            None if t is None else to_front(t, d, size).reshape(-1) for t, d in zip(tensors, in_dims[1:5], strict=True)
-        ]
-        result = F.batch_norm(stacked.flatten(1, 2), *folded, training, *rest)  # type: ignore[call-arg]
-        # Unlike a view, which ReLU(inplace=True) would make expensive to differentiate.
-        return torch.ops.aten._unsafe_view(result, stacked.shape), 1
+@dataclass
+class BatchCounts:
+    """Tensors ``num_batches_tracked`` of a stack that are counted together, after a loss.
+
+    Attributes:
+        inputs: ids of the tensors of the stack. Others, which a loss makes and may read, are counted at once.
+        found: those of the layers that were called.
+    """
+
+    inputs: set[int] = field(default_factory=set)
+    found: list[Tensor] = field(default_factory=list)
+
+
+def _is_stacked(tensor: Tensor) -> bool:
+    return torch._C._functorch.is_batchedtensor(tensor)
 
 
 class _Folded(nn.modules.batchnorm._BatchNorm):
     """A BatchNorm layer that folds a stack into its channels; ``momentum`` must be a number.
 
     Attributes:
-        uncounted: receives ``num_batches_tracked`` of each call instead of adding 1 to it; the owner of the list adds.
+        counts: receives ``num_batches_tracked`` of each call instead of adding 1 to it; its owner adds.
     """
 
-    uncounted: list[Tensor] | None = None
+    counts: BatchCounts | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the normalised ``[b, c, ...]``, as the layer's class does."""
-        if not torch._C._are_functorch_transforms_active():
+        stack = stack_of(x, self.running_mean, self.running_var, self.weight, self.bias)
+        if stack is None:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         tracked = self.running_mean is not None
+        if self.training and self.running_mean is not None and not _is_stacked(self.running_mean):
+            raise RuntimeError("running statistics of BatchNorm must be stacked if the input is")
         if self.training and self.num_batches_tracked is not None:
             self._count(self.num_batches_tracked)
-        statistics = (self.running_mean, self.running_var)
-        result: Tensor = FoldedBatchNorm.apply(
-            x, *statistics, self.weight, self.bias, self.training or not tracked, self.momentum, self.eps
-        )
-        return result
+        training = self.training or not tracked
+        return stack.call(folded, *stack.tensors, training, self.momentum, self.eps, dim=1)
 
     def _count(self, batches: Tensor) -> None:
-        if self.uncounted is None:
+        tensor = batches
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+        if self.counts is not None and id(tensor) in self.counts.inputs:
+            self.counts.found.append(tensor)
+        else:
             batches.add_(1)
-            return
-        while torch._C._functorch.is_functorch_wrapped_tensor(batches):
-            batches = torch._C._functorch.get_unwrapped(batches)
-        self.uncounted.append(batches)
 
 
 class FoldedBatchNorm1d(_Folded, nn.BatchNorm1d):
@@ -95,10 +104,10 @@ FOLDED: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def fold_batch_norm(module: _Module, uncounted: list[Tensor] | None = None) -> _Module:
+def fold_batch_norm(module: _Module, counts: BatchCounts | None = None) -> _Module:
     """Lets every ``nn.BatchNorm1d``, ``2d`` and ``3d`` in ``module`` fold a stack, in place, and returns ``module``.
 
-    Their subclasses are left unchanged. The layers collect ``num_batches_tracked`` in ``uncounted`` if it is a list.
+    Their subclasses are left unchanged. The layers collect ``num_batches_tracked`` in ``counts``, if it is given.
 
     >>> type(fold_batch_norm(nn.Sequential(nn.BatchNorm2d(3)))[0]).__name__
     'FoldedBatchNorm2d'
@@ -106,18 +115,18 @@ def fold_batch_norm(module: _Module, uncounted: list[Tensor] | None = None) -> _
     for layer in module.modules():
         if type(layer) in FOLDED:
             layer.__class__ = FOLDED[type(layer)]
-            layer.uncounted = uncounted  # type: ignore[assignment]
+            layer.counts = counts  # type: ignore[assignment]
     return module
 
 
-def counting(function: Callable[..., Any], uncounted: list[Tensor]) -> Callable[..., Any]:
-    """Returns ``function`` of a stack that also adds 1 to the counts its BatchNorm layers collect, in one operator."""
+def counting(function: Callable[..., Any], counts: BatchCounts) -> Callable[..., Any]:
+    """Returns ``function(tensors, ...)`` of a stack that also adds 1 to the collected counts, in one operator."""
 
-    def call(*arguments: Any) -> Any:
-        uncounted.clear()
-        result = function(*arguments)
-        if uncounted:
-            torch._foreach_add_(uncounted, 1)
+    def call(tensors: Mapping[str, Tensor], *arguments: Any) -> Any:
+        counts.inputs, counts.found = {id(tensor) for tensor in tensors.values()}, []
+        result = function(tensors, *arguments)
+        if counts.found:
+            torch._foreach_add_(counts.found, 1)
         return result
 
     return call

@@ -8,12 +8,15 @@ The gradient of W is a product of two factors, x and dL/dy, which are small if t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from pfl_fast.ops import dispatch
+from pfl_fast.ops.stack import StackFunction, stack_of
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -78,12 +81,45 @@ class Linear(nn.Linear):
         wants_gradient = weight.requires_grad and weight.is_leaf and torch.is_grad_enabled()
         plain = x.dim() == 2 and (x.is_meta or not torch.is_autocast_enabled(x.device.type))
         if recorder is None or not (recorder.enabled and wants_gradient and plain):
-            return F.linear(x, weight, self.bias)
+            return linear(x, weight, self.bias) if plain else F.linear(x, weight, self.bias)
         if not x.requires_grad:
             x = x.detach().requires_grad_()  # the output needs a node in the graph
         y = F.linear(x, weight.detach(), self.bias)
         recorder.calls.append(LinearCall(self, x.detach(), get_gradient_edge(y), x._version))
         return y
+
+
+class StackedLinear(StackFunction):
+    """The linear layers of C clients: ``x [C, b, k]``, ``weight [C, n, k]`` and ``bias [C, n]`` to ``[C, b, n]``.
+
+    One batched product and one addition. Gradients are contiguous, unlike those of torch's rule for ``F.linear``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Returns the outputs."""
+        ctx.save_for_backward(x, weight)
+        y = torch.bmm(x, weight.mT)
+        return y if bias is None else y.add_(bias.unsqueeze(1))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Returns the gradients of the three arguments."""
+        (x, weight), (needs_x, needs_weight, needs_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        return (
+            torch.bmm(grad, weight) if needs_x else None,
+            torch.bmm(grad.mT, x) if needs_weight else None,
+            grad.sum(1) if needs_bias else None,
+        )
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns ``x W^T + b`` for ``x [b, k]``; on CUDA the layers of a stack are one :class:`StackedLinear`."""
+    if dispatch.device_type(weight) == "cuda" and not torch._C._len_torch_function_stack():
+        stack = stack_of(x, weight, bias)
+        if stack is not None:
+            return stack.call(StackedLinear.apply, *stack.tensors)
+    return F.linear(x, weight, bias)
 
 
 def replace_linear(module: _Module) -> _Module:

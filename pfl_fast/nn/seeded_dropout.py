@@ -103,7 +103,7 @@ def seed_names(module: nn.Module) -> list[str]:
     return [f"{name}.seed" if name else "seed" for name, _ in layers]
 
 
-def seed_dropout(module: nn.Module, seed: int) -> None:
+def seed_dropout(module: nn.Module, seed: int | Tensor) -> None:
     """Sets the seed of every dropout layer in ``module``."""
     for layer in module.modules():
         if isinstance(layer, SeededDropout):

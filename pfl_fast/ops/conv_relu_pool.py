@@ -40,9 +40,9 @@ def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) ->
         which the next convolution reads fastest.
 
     Differentiable once with respect to ``x``, ``weight`` and ``bias``. As in torch, the gradient of a maximum goes to
-    the first of equal pixels, and is 0 where the result is 0. Sums are added in a fixed order. If an argument or the
-    gradient holds a value that is not finite, which results and gradients become NaN is not defined: it depends on the
-    device and on the algorithm.
+    the first of equal pixels, and is 0 where the result is 0. Sums are added in a fixed order. A gradient is NaN or
+    infinite if a term of its sum is: a gradient of a positive or NaN result times a pixel or a weight. On the CPU,
+    other gradients may become NaN, too.
 
     >>> x = torch.tensor([[[[1.0, 2.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 9.0]]]])
     >>> conv_relu_pool(x, torch.ones(1, 1, 2, 2), torch.zeros(1))       # sums of 2x2 pixels: 6, 2, 3, 9
@@ -134,10 +134,13 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output:
     x, weight, _, ctx.padding = inputs
     ctx.save_for_backward(x, weight, output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # the index has no gradient
 
 
 @backend.backward("conv_relu_pool", setup_context=_setup_context)
-def _(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return None, None, None, None
     x, weight, index = ctx.saved_tensors
     needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
     grad_x, grad_weight, grad_bias = torch.ops.pfl_fast.conv_relu_pool_backward.default(

@@ -96,11 +96,14 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     h, a, gamma, beta, _, seed, ctx.tau = inputs
     ctx.save_for_backward(h, a, gamma, beta, output[2], seed)
     ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)  # stats has no gradient
 
 
 @backend.backward("cpn_route", setup_context=_setup_context)
-def _(ctx: Any, grad_global: Tensor, grad_personal: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    gradients = torch.ops.pfl_fast.cpn_route_backward.default(grad_global, grad_personal, *ctx.saved_tensors, ctx.tau)
+def _(ctx: Any, grad_global: Tensor | None, grad_personal: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    h, *others = ctx.saved_tensors
+    grads = [torch.zeros_like(h) if grad is None else grad for grad in (grad_global, grad_personal)]
+    gradients = torch.ops.pfl_fast.cpn_route_backward.default(*grads, h, *others, ctx.tau)
     return (*gradients, None, None, None)
 
 

@@ -27,8 +27,12 @@ def runs_kernel(op: str, tensor: Tensor) -> bool:
     """
     if backend.chosen() != "auto":
         return backend.uses_native()
-    device_type = _traced if tensor.is_meta else tensor.device.type
-    return (op, device_type) not in TORCH_IS_FASTER
+    return (op, device_type(tensor)) not in TORCH_IS_FASTER
+
+
+def device_type(tensor: Tensor) -> str:
+    """Returns the type of the device that a tensor is on, or stands for."""
+    return _traced if tensor.is_meta else tensor.device.type
 
 
 @contextmanager

@@ -116,11 +116,17 @@ def _(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(*inputs)
+    ctx.set_materialize_grads(False)  # a loss that is not used shares its zeros with the others
 
 
 @backend.backward("distill_losses", setup_context=_setup_context)
-def _(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-    return *torch.ops.pfl_fast.distill_losses_backward(*grads, *ctx.saved_tensors), None
+def _(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+    given = next((grad for grad in grads if grad is not None), None)
+    if given is None:
+        return None, None, None, None
+    zeros = torch.zeros_like(given) if any(grad is None for grad in grads) else given
+    filled = [zeros if grad is None else grad for grad in grads]
+    return *torch.ops.pfl_fast.distill_losses_backward(*filled, *ctx.saved_tensors), None
 
 
 backend.once_differentiable("distill_losses")

@@ -94,10 +94,13 @@ def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Sequence[float]], out
     x, y, _ = inputs
     ctx.save_for_backward(x, y, output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # the weights have no gradient
 
 
 @backend.backward("mmd_rbf", setup_context=_setup_context)
-def _(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+def _(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+    if grad is None:
+        return None, None, None
     x, y, weights = ctx.saved_tensors
     needs_x, needs_y, _ = ctx.needs_input_grad
     grad_x, grad_y = torch.ops.pfl_fast.mmd_rbf_backward(grad, x, y, weights, needs_x, needs_y)

@@ -114,8 +114,15 @@ def _check(
         check_list_like(OP, "center", center, "params", params)
 
 
+@backend.fake("sgd_tensor_")
+def _(param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, center: Tensor | None, *options: Any) -> None:
+    """Raises as the fake kernel of ``sgd_``. Recorded programs call this operator: TorchScript removes ``sgd_``."""
+    buffers, centers = ([] if tensor is None else [tensor] for tensor in (momentum_buffer, center))
+    _check([param], [grad], buffers, centers, *options)
+
+
 @backend.vmap("sgd_")
-def _(
+def _batched(
     info: Any,
     in_dims: Any,
     params: list[Tensor],
@@ -144,3 +151,11 @@ def _(
         *options,
     )
     return None, None
+
+
+@backend.vmap("sgd_tensor_")
+def _(info: Any, in_dims: Any, param: Tensor, grad: Tensor, buffer: Any, center: Any, *options: Any) -> Any:
+    """Updates the stacked parameter in one call."""
+    lists = [[] if tensor is None else [tensor] for tensor in (param, grad, buffer, center)]
+    dims = [[dim] * len(tensors) for dim, tensors in zip(in_dims, lists, strict=False)]
+    return _batched(info, dims, *lists, *options)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import check, growth
+from bench import check, growth, operators, race
 from bench import machine as here
 from bench.end_to_end import __main__ as command
 from bench.end_to_end import report, results
 from bench.end_to_end.measure import spread
+from bench.race import Race, Row
 
 
 def both(yardstick, ours):
@@ -200,3 +201,60 @@ def test_the_guard_names_races_that_there_are():
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(check.race_tests()) <= set(done.stdout.splitlines())
+
+
+def race_of(kernels, native):
+    return Race("mix", kernels, [Row("native", [native] * 3), Row("reference", [0.004] * 3)], None, {"reference": 3.0})
+
+
+def test_a_race_has_rows_for_every_instruction_set(tmp_path):
+    races = [race_of("avx2", 0.002), race_of("avx512", 0.001)]
+    race.write(tmp_path / "races.json", races)
+    assert race.read(tmp_path / "races.json") == races
+    assert [found.ratios for found in races] == [{"reference": 2.0}, {"reference": 4.0}]
+    _, header, *rows = race.tables(races)
+    assert header.startswith("mix ")
+    assert [row.split()[:2] for row in rows] == [
+        ["native", "avx2"],
+        ["reference", "avx2"],
+        ["native", "avx512"],
+        ["reference", "avx512"],
+    ]
+    assert [row.split("  ")[-1] for row in rows if "reference" in row] == ["MISSED (>= 3)", "reached (>= 3)"]
+
+
+AVX512 = "avx512f avx512bw avx512dq avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("flags", "measured"),
+    [
+        ("sse2", ["baseline"]),
+        ("sse2 avx2 f16c", ["baseline"]),  # the kernels need FMA, too
+        ("avx2 fma f16c avx512f", ["avx2"]),
+        (f"avx2 fma f16c {AVX512}", ["avx2", "avx512"]),
+    ],
+)
+def test_instruction_sets_of_a_processor(flags, measured):
+    assert operators.available(flags.split()) == measured
+
+
+def test_the_best_instruction_set_is_the_one_of_the_kernels():
+    found = operators.available(here.cpuinfo("flags").split())
+    process = subprocess.run(
+        [sys.executable, "-c", "from bench.machine import heading, kernels; print(kernels()); print(heading())"],
+        cwd=operators.ROOT,
+        env=operators.environment(found[-1]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kernels, heading = process.stdout.splitlines()
+    assert kernels == found[-1]
+    assert here.processor() in heading
+
+
+def test_an_unknown_operator_is_named(capsys):
+    with pytest.raises(SystemExit):
+        operators.main(["mixes"])
+    assert "OPERATOR must be of aggregate, " in capsys.readouterr().err

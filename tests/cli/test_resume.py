@@ -83,6 +83,25 @@ def test_ctrl_c_saves_the_run_and_prints_how_to_continue(cli):  # noqa: ARG001 r
     experiment.close()
 
 
+@pytest.mark.slow
+def test_of_two_processes_one_trains_and_the_other_is_refused(cli):
+    cli("train", "fedavg", *SMALL, "--out", "a", "--quiet")
+    command = [sys.executable, "-u", "-m", "pfl_fast", "resume", "a", "--rounds", "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        next(line for line in process.stdout if "samples/s" in line)
+        errors = cli("resume", "a", exit_code=1).stderr
+        assert f"process {process.pid} trains this run on this host" in errors
+        process.kill()
+    again = Experiment.resume("a", log=(messages := []).append)
+    assert "which has ended; this process takes it over" in messages[0]
+    assert again.settings.rounds == 100000
+    next(again.rounds())
+    again.close()
+    numbers = [record["round"] for record in read_rounds("a")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers == [record["round"] for record in again.records]
+
+
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (None, 130)])
 def test_exit_code_is_128_plus_the_signal(cli, monkeypatch, number, exit_code):
     def interrupted(_experiment):

@@ -167,7 +167,7 @@ def test_one_error_lists_all_mistakes(cli):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no method given; choose one of apfl, ditto, fedafk"),
+        ([], "no method given; choose one of apfl, centralised, ditto, fedafk"),
         (["fedcpp"], "did you mean 'fedcp'"),
         (["fedcp", "--lam", "1"], "write --set lam=VALUE"),
         (["fedcp", "--roundz", "1"], "--rounds"),

@@ -61,7 +61,7 @@ def test_methods_accept_their_options(name):
             settings = resolved.settings
             data = SimpleNamespace(classes=range(4))
             model = backbone(settings.model, settings.model_options)
-            context = method_context(data, SimpleNamespace(clients=2), settings, resolved.method, model)
+            context = method_context(data, SimpleNamespace(clients=2), settings, resolved.method, model, settings.model)
             method = resolved.method(resolved.options, context)
             if row.method == "partialfed-fix":
                 assert method.parts(model)  # finds the strategy

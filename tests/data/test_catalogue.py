@@ -25,7 +25,7 @@ def test_every_entry_has_a_homepage_and_files(name):
     assert found.samples > found.classes
     assert len(found.mean) == len(found.std) == found.channels
     assert all(value > 0 for value in found.std)
-    assert found.augment in ("none", "flip-rotate")
+    assert found.augment in ("none", "flip-rotate", "resized-crop-flip")
     for download in found.downloads:
         assert bool(download.urls) != bool(found.by_hand)
         assert all(url.startswith("https://") and url.endswith(download.file) for url in download.urls)

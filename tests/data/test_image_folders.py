@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from pfl_fast.data import load
+from pfl_fast.data.domain_catalogue import DOMAINNET_DOMAINS
 from tests.data.archives import picture, pixels, write_folder, write_zip
 
 PACS = ("art_painting", "cartoon", "photo", "sketch")
@@ -59,6 +61,19 @@ def test_domainnet_takes_ten_classes_and_the_official_test_lists(raw, load_real)
     data = load_real("domainnet", size=4)
     assert data.y.tolist() == [0, 0, 0, 9, 9, 9] * 2
     assert np.flatnonzero(data.test).tolist() == [1, 9]
+
+
+@pytest.mark.parametrize("place", ["domainnet", "domainnet/unpacked"])
+def test_unpacked_domainnet_with_its_lists_is_complete(raw, load_real, monkeypatch, place):
+    """The lists are names of downloads too, but nothing was interrupted: the folders are the user's."""
+    monkeypatch.setattr(load, "fetch", lambda *_args, **_kwargs: pytest.fail("downloads"))
+    write_folder(raw / place, members(DOMAINNET_DOMAINS, ("zebra", "bird"), 2))
+    for domain in DOMAINNET_DOMAINS:
+        (raw / "domainnet" / f"{domain}_test.txt").write_text(f"{domain}/bird/pic_1.png 20\n")
+    data = load_real("domainnet", size=4, download=True)
+    assert data.source == "real"
+    assert data.domains == DOMAINNET_DOMAINS
+    assert np.flatnonzero(data.test).tolist() == [1, 5, 9, 13, 17, 21]
 
 
 def test_files_that_are_not_images_are_left_out(raw, load_real):

@@ -252,7 +252,8 @@ def install(monkeypatch, count):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *kind: kind != ("meta",) and autocast(*kind))
     # CPU kernels compute the values, whatever the library was compiled with.
     monkeypatch.setattr(backend, "has_kernel", lambda _op, _device_type: True)
-    monkeypatch.setattr(dispatch, "_traced", "cuda")  # under vmap a fake tensor is a meta tensor
+    # The choices of the CPU: those of CUDA round differently.
+    monkeypatch.setattr(dispatch, "_traced", "cpu")
     on_idle_worker = Executor.on_idle_worker
 
     def inside(self, work, unit):

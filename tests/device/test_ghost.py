@@ -18,27 +18,61 @@ pytestmark = [
 GROWTH = 1.05
 
 
-@pytest.mark.parametrize("method", budget.METHODS)
-def test_rounds_stay_within_the_budget(method):
+@pytest.fixture(scope="module")
+def counted():
+    """Figures of all cases, counted in one process."""
+    return budget.count(budget.CASES)
+
+
+@pytest.mark.parametrize("case", budget.CASES, ids=lambda case: budget.case_name(*case))
+def test_rounds_stay_within_the_budget(case, counted):
     recorded = json.loads(budget.FILE.read_text())
     if recorded["torch"] != torch.__version__:
         pytest.skip(f"the budget is of torch {recorded['torch']}, whose launches differ from those of other versions")
-    allowed, counted = recorded[method], budget.count(method)
+    allowed, found = recorded[budget.case_name(*case)], counted[budget.case_name(*case)]
     grown = {
         f"{name} per {unit}": (value, allowed[unit][name])
-        for unit, values in counted.items()
+        for unit, values in found.items()
         for name, value in values.items()
         if value > GROWTH * allowed[unit][name]
     }
     assert not grown, "grown by more than 5 %; if that is meant: python -m tests.device.ghost.budget"
-    assert counted["step"]["launches"] > 0
+    assert found["step"]["launches"] > 0
+
+
+@pytest.mark.parametrize("case", budget.CASES, ids=lambda case: budget.case_name(*case))
+def test_a_step_copies_nothing_and_waits_for_nothing(case, counted):
+    found = counted[budget.case_name(*case)]
+    step = found["step"]
+    assert (step["copies to device"], step["copies to host"], step["synchronisations"]) == (0, 0, 0)
+    assert step["bytes to host"] <= 3 * 8 * budget.CLIENTS, "loss and recorded values, copied after the round"
+
+
+def test_resnet18_takes_at_most_400_launches_per_step(counted):
+    assert max(figures["step"]["launches"] for name, figures in counted.items() if "resnet18" in name) <= 400
+
+
+def test_waits_do_not_depend_on_clients_and_layers(counted):
+    """ResNet-18 has seven times as many tensors as the CNN."""
+    few = budget.run(method="fedcp", clients=3, steps=1)["figures"]
+    names = ("synchronisations", "copies to device", "copies to host")
+    for model in ("cnn", "resnet18"):
+        many = counted[budget.case_name("fedcp", model)]["round"]
+        assert [many[name] for name in names] == [few[name] for name in names]
+    assert few["synchronisations"] <= 5
 
 
 def test_two_gpus_share_the_clients():
-    one, two = (budget.run(gpus, method="fedcp", clients=6, steps=2) for gpus in (1, 2))
+    requests = [{"method": "fedavg", "clients": 6, "steps": steps} for steps in (1, 3)]
+    (one,), (few, many) = budget.run_all(requests[:1]), budget.run_all(requests, gpus=2)
     assert one["devices"] == ["cuda:0"]
-    assert two["devices"] == ["cuda:0", "cuda:1"]
-    assert two["figures"]["launches"] > one["figures"]["launches"]
+    assert few["devices"] == ["cuda:0", "cuda:1"]
+    assert few["figures"]["launches"] > one["figures"]["launches"]
+    assert many["figures"]["launches"] > few["figures"]["launches"]
+    assert many["figures"]["changes of the device"] == few["figures"]["changes of the device"], "none in a step"
+    model = 4 * 582_026
+    assert few["figures"]["bytes between devices"] <= 1.001 * (1 + 3) * model, "the model once, three uploads"
+    assert few["figures"]["bytes to device"] + few["figures"]["bytes to host"] < 0.01 * model
 
 
 @pytest.mark.parametrize(

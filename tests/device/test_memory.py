@@ -59,21 +59,23 @@ def test_exhausted_memory_halves_the_stack_and_changes_no_result(method, gpus, m
 
 
 def test_clients_that_have_trained_do_not_train_again(gpus, monkeypatch):
+    """Memory is exhausted in the stack of all clients, and in the second of the stacks of two that follow."""
     expected = outcome("cpu")
-    upload, uploaded = ClientWork._upload, []
+    upload, units = ClientWork._upload, []
 
-    def exhausted_once(self, client, tensors):
-        uploaded.append(client)
-        if len(uploaded) == 3:
+    def exhausted_twice(self, runner, unit, rows, tensors):
+        units.append(unit)
+        if len(units) in {1, 3}:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        upload(self, client, tensors)
+        upload(self, runner, unit, rows, tensors)
 
-    monkeypatch.setattr(ClientWork, "_upload", exhausted_once)
+    monkeypatch.setattr(ClientWork, "_upload", exhausted_twice)
     with fake_cuda.recorded():
         found = outcome(gpus)
     assert_same(found, expected)
-    first = uploaded[: len(small.RAGGED) + 1]
-    assert sorted(first) == sorted([*range(len(small.RAGGED)), first[2]]), "only the interrupted client uploads again"
+    everybody, first, *rest = units[:6]
+    assert [len(unit) for unit in units[:6]] == [5, 2, 2, 1, 1, 1]
+    assert sorted(first + [client for unit in rest[1:] for client in unit]) == sorted(everybody)
 
 
 @pytest.mark.parametrize("executor", ["batched", "threads"])
@@ -112,7 +114,7 @@ def test_stacks_are_as_large_as_memory_allows(gpus, monkeypatch):
 
 
 def test_the_largest_stack_that_fits():
-    needed = DeviceEstimate(fixed=100, tensors=10, step=(5, 20), test=1, tested=4)
+    needed = DeviceEstimate(fixed=100, tensors=10, step=(5, 20), test=1, tested=4, test_copies=2)
     assert needed.total(3) == 100 + 30 + max(5 + 60, 60 + 3)
     assert needed.most_clients(free=10_000, wanted=7) == 7
     assert needed.most_clients(free=int(needed.total(3) / 0.85) + 1, wanted=7) == 3

@@ -76,7 +76,7 @@ def test_tensors_that_do_not_fit_stay_in_main_memory(executor, gpus, monkeypatch
 
 def test_waits_do_not_grow_with_clients_whose_tensors_do_not_fit(gpus, monkeypatch):
     monkeypatch.setattr(fake_cuda, "MEMORY", 100)
-    few, many = (traffic("fedpick", gpus, (4,) * clients) for clients in (2, 5))
+    few, many = (traffic("fedpick", gpus, (4,) * clients, stack=5) for clients in (2, 5))
     assert many[2] == few[2]
 
 

@@ -11,6 +11,7 @@ from pfl_fast import ops
 from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
 from tests.emulation.harness import Call
+from tests.ops.nonfinite import gradients_not_finite
 
 OPERATOR = "conv_relu_pool"
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -31,7 +32,7 @@ class Case:
     part_samples: int = 1  # samples per part
     shared: bool = False  # all clients share one batch of images
     channels_last: bool = False  # memory order of images, kernels and gradients
-    nan: bool = False
+    special: tuple[str, float] | None = None  # tensor with one value that is NaN or infinite, and the value
     ties: bool = False  # small integers, so that many sums are equal or 0
 
 
@@ -52,8 +53,11 @@ CASES = [
     Case("images of all clients", clients=3, channels=2, shared=True),
     *[Case(f"channels last {dtype}", dtype, clients=2, channels=3, channels_last=True) for dtype in TYPES],
     Case("ties", samples=3, size=(9, 10), outputs=9, ties=True),
-    # No gradients here: torch multiplies the zero gradients of other pixels by NaN, so there is no reference.
-    Case("NaN", samples=3, size=(12, 12), nan=True, needs=(False, False)),
+    *[
+        Case(f"{value} in {name}", channels=2, size=(9, 8), padding=1, special=(name, value))
+        for name in ("x", "weight", "grad")
+        for value in (torch.nan, torch.inf, -torch.inf)
+    ],
 ]
 # For the memory traffic report: a batch of MNIST, without gradients of the pixels.
 TYPICAL = [Case("MNIST", samples=10, size=(28, 28), outputs=32, kernel=5, needs=(False, True))]
@@ -79,13 +83,14 @@ class Problem:
         self.x = random(case.samples, case.channels, *case.size)
         if case.shared:
             self.x = self.x[:1].expand(self.x.shape)
-        if case.nan:
-            self.x[0, 1, 0, 3, 4] = torch.nan
         self.weight, self.bias = random(*kernels), random(case.outputs)
         results = case.samples, height, width, case.outputs
         self.out, self.index = unset(*results).movedim(-1, 2), unset(*results, dtype=torch.uint8).movedim(-1, 2)
         self.grad = random(case.samples, case.outputs, height, width)
         needs_x, needs_weight = case.needs
+        if case.special is not None:
+            name, value = case.special
+            getattr(self, name)[0, 1, 1, 2, 2] = value
         self.grad_x = self._ordered(unset(case.samples, case.channels, *case.size)) if needs_x else None
         self.grad_weight = self._ordered(unset(*kernels)) if needs_weight else None
         self.grad_bias = unset(case.outputs)
@@ -116,6 +121,24 @@ class Problem:
     def check(self) -> None:
         """Compares with plain torch in double, and results bit for bit with the CPU kernel unless it uses Winograd."""
         case = self.case
+        if case.special is None:
+            self._check_values()
+        else:
+            self._check_what_is_not_finite()
+        if ops.uses_native() and not (case.kernel == 5 and case.channels >= 8):
+            exact = torch.ops.pfl_fast.conv_relu_pool(self.x, self.weight, self.bias, case.padding)
+            assert torch.equal(self.index, exact[1]), f"{case.name}: index"
+            assert same_bits(self.out, exact[0]), f"{case.name}: not the CPU kernel's bits"
+
+    def _check_what_is_not_finite(self) -> None:
+        """Gradients are NaN or infinite where a term of their sum is, and nowhere else."""
+        inputs = self.x[0], self.weight[0], self.index[0], self.grad[0]
+        masks = gradients_not_finite(*inputs, self.case.padding)
+        for grad, mask in zip((self.grad_x, self.grad_weight, self.grad_bias), masks, strict=True):
+            assert torch.equal(~grad[0].isfinite(), mask), self.case.name
+
+    def _check_values(self) -> None:
+        case = self.case
         x, weight, bias = (t.double().requires_grad_() for t in (self.x, self.weight, self.bias))
         value = reference.conv_relu_pool(x, weight, bias, case.padding)
         gradients = torch.autograd.grad(value, [x, weight, bias], self.grad.double(), materialize_grads=True)
@@ -126,10 +149,6 @@ class Problem:
             if m is not None:
                 size = max(1.0, float(e.nan_to_num().abs().max()) if e.numel() else 1.0)
                 assert_close(m, e.to(case.dtype), f"{case.name}: gradient of {name}", scale * size)
-        if ops.uses_native() and not (case.kernel == 5 and case.channels >= 8):
-            exact = torch.ops.pfl_fast.conv_relu_pool(self.x, self.weight, self.bias, case.padding)
-            assert torch.equal(self.index, exact[1]), f"{case.name}: index"
-            assert same_bits(self.out, exact[0]), f"{case.name}: not the CPU kernel's bits"
 
 
 def strided(tensor: Tensor | None) -> list[Tensor | int | None]:

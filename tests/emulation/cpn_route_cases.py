@@ -30,6 +30,7 @@ class Case:
     rows_per_part: int = 2
     shared: bool = False  # all clients have one gamma and beta
     flat: bool = False  # rows without variance
+    mean: float = 0.0  # of the logits
 
 
 CASES = [
@@ -44,6 +45,7 @@ CASES = [
     Case("several clients", clients=3, rows=7, features=12, rows_per_part=3),
     Case("one gamma for all", clients=3, shared=True),
     Case("no variance", flat=True),
+    Case("a mean far above the deviation", features=64, mean=100.0),
     *[Case(f"misaligned {dtype}", dtype, features=64, shift=1) for dtype in TYPES],
     Case("no clients", clients=0),
     Case("no rows", rows=0),
@@ -64,6 +66,7 @@ class Problem:
             return shifted(values.to(case.dtype), case.shift)
 
         self.h, self.a = random(c, b, k), random(c, b, 2 * k)
+        self.a += case.mean
         if case.flat:
             self.a.fill_(0.3)
         self.gamma, self.beta = (random(1 if case.shared else c, 2 * k) for _ in range(2))

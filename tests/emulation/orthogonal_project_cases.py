@@ -41,6 +41,7 @@ CASES = [
     Case("only generic", needs=(True, False)),
     Case("only personal", needs=(False, True), alpha=1.7),
     Case("no features", features=0, ranks=(0, 0)),
+    Case("no features, but columns", features=0, ranks=(33, 7)),
 ]
 # For the memory traffic report: one batch of FediOS with 20 clients.
 TYPICAL = [Case("FediOS", samples=10, features=512, ranks=(24, 24))]

@@ -24,7 +24,7 @@ METHOD_SETTINGS = {
     "fedbabu": {"fine_tuning_epochs": 2},
     "fedrep": {"personal_epochs": 2},
     "pfedme": {"k": 2},
-    "pfedvem": {"head_epochs": 2, "samples": 2},
+    "pfedvem": {"head_epochs": 2, "draws": 2},
 }
 DEVICE = "cpu"  # default of experiments; tests/methods/conftest.py changes it
 RAGGED = (11, 4, 7, 3, 9)  # last of the batches of 4: 3 samples, 4, 3, 3 (the only batch), 1

@@ -1,8 +1,14 @@
+import errno
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.errors import PflFastError
 from pfl_fast.methods import METHODS
 from pfl_fast.methods.base import Method, RunContext, client_buffer, personal, shared
 from tests.engine import small_experiments as small
@@ -166,3 +172,58 @@ def test_on_receive_sees_one_device():
     view = ClientState(part_table, method, 1, 0).view(0, server)
     assert method.seen == {"meta"}
     assert view["head.weight"].device.type == "cpu", "tensors that are not returned are not copied"
+
+
+def test_rows_on_disk_take_up_space_when_they_are_first_written(tmp_path, monkeypatch):
+    reserved = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda _fd, begin, size: reserved.append((begin, size)))
+    state = new_client_state(tmp_path / "blocks", clients=1000)
+    sizes = [block[0].nbytes for block in state.blocks.values()]
+    assert not reserved
+    state.write(7, {})
+    assert reserved == [(7 * size, size) for size in sizes]
+    state.write(7, {})
+    state.write_stack([7, 9], {name: block[:2].clone() for name, block in state.blocks.items()})
+    assert reserved[len(sizes) :] == [(9 * size, size) for size in sizes]
+
+
+def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    state = new_client_state(tmp_path / "blocks")
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(PflFastError, match=r"block: no space for the state of 1 more clients \(No space left"):
+        state.write(1, {})
+    assert not state.touched.any()
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from pfl_fast.errors import PflFastError
+from tests.engine import small_experiments as small
+try:
+    experiment = small.experiment("ditto", out=Path(sys.argv[1], "run"), state="disk", model=small.plain(6, 40000))
+    experiment.run()
+except PflFastError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_full_file_system_does_not_kill_the_run(tmp_path):
+    """On a file system of 4 MiB; a write through a memory map without reserved space would be a bus error."""
+    mount = f"mount -t tmpfs -o size=4m none {tmp_path} && "
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount + "true"], capture_output=True).returncode:
+        pytest.skip("no permission to mount a file system")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CODE": FULL_DISK}
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f'{mount} exec {sys.executable} -c "$CODE" {tmp_path}'],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "No space left on device" in done.stdout
+    assert "pfl-fast-" in done.stdout, "the state lies below the run folder"

@@ -67,8 +67,11 @@ def assert_same(mine, theirs, dtype="float64", what=""):
     small.assert_same_records(mine[1], theirs[1], TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("method", METHODS)
+REFUSE_PERSONAL = ("centralised", "partialfed-fix", "partialfed-adaptive")  # they average BatchNorm
+PAIRS = [(m, c) for m in METHODS for c in CASES if c != "batch norm personal" or m not in REFUSE_PERSONAL]
+
+
+@pytest.mark.parametrize(("method", "case"), PAIRS)
 def test_every_executor_has_the_same_results(method, case):
     for name in EXECUTORS if case in THOROUGH else BRIEF:
         assert_same(outcome(method, {**CASES[case], **EXECUTORS[name]}), in_sequence(method, case), what=name)

@@ -107,7 +107,7 @@ def test_every_method_has_a_plan(method):
 def test_counted_launches_are_close_to_those_of_the_ghost_gpu(method):
     """The ghost counts what torch launches, and also the launches that take a batch and add up losses."""
     file = Path(__file__).parents[1] / "device" / "ghost" / "budget.json"
-    counted = json.loads(file.read_text())[method]["step"]["launches"]
+    counted = json.loads(file.read_text())[f"{method} cnn"]["step"]["launches"]
     partition = small.partition_of([20] * 20, 5)
     dataset = synthetic(500, (1, 28, 28), 10, seed=3)
     running = small.Experiment(

@@ -92,10 +92,10 @@ def test_an_error_of_one_client_keeps_the_results_of_the_others(executor, expect
     running = small.experiment("fedcp", **VALUES, **EXECUTORS[executor])
     upload = ClientWork._upload
 
-    def one_fails(self, client, tensors):
-        if client == 3:
+    def one_fails(self, runner, unit, *arguments):
+        if 3 in unit:
             raise NotFinite(1, LocalReport(3))
-        upload(self, client, tensors)
+        upload(self, runner, unit, *arguments)
 
     monkeypatch.setattr(ClientWork, "_upload", one_fails)
     with pytest.raises(NotFinite):

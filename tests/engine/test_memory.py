@@ -1,13 +1,17 @@
 """The memory estimate of a run uses the meta device and does not change the run."""
 
+import resource
+
 import pytest
 import torch
 from torch import nn
 
+from pfl_fast.engine import memory
 from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.trainer import Trainer
 from pfl_fast.engine.memory import MetaClient, available, resident
+from pfl_fast.engine.out_of_memory import OutOfMemory
 from pfl_fast.methods import METHODS
 from pfl_fast.models import Backbone
 from tests.engine import small_experiments as small
@@ -234,3 +238,31 @@ def test_estimates_of_state_and_server():
     heads = 2 * (WIDE + 1) * small.CLASSES
     assert small.experiment("fedpick", model=wide()).memory().client_state == len(small.RAGGED) * 8 * (selector + heads)
     assert 0 < estimate.program <= 2 * resident()
+
+
+def test_too_many_clients_are_refused_before_their_state_is_allocated(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 100_000)
+    monkeypatch.setattr("pfl_fast.experiment.ClientState", None)
+    experiment = small.experiment("ditto", model=wide(4000))
+    with pytest.raises(memory.TooLarge, match=r"MiB for the state of 5 clients, but only 97\.7 KiB(.|\n)*--state disk"):
+        experiment.run()
+
+
+def test_exhausted_main_memory_is_explained(monkeypatch):
+    experiment = small.experiment("fedavg")
+
+    def fails(*_):
+        torch.empty(1 << 50)
+
+    monkeypatch.setattr(experiment.round, "aggregate", fails)
+    with pytest.raises(OutOfMemory, match=r"main memory(.|\n)*is exhausted(.|\n)*--workers"):
+        experiment.run()
+
+
+@pytest.mark.parametrize(("limit", "pages"), [(resource.RLIMIT_AS, 30), (resource.RLIMIT_DATA, 20)])
+def test_limits_of_the_process_bound_the_free_memory(tmp_path, monkeypatch, limit, pages):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/statm").write_text("30 10 5 1 0 20 0\n")
+    page, none = resource.getpagesize(), resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100 * page if which == limit else none, none))
+    assert available(tmp_path) == (100 - pages) * page

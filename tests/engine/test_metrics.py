@@ -9,17 +9,10 @@ from sklearn.metrics import f1_score, recall_score, roc_auc_score
 from sklearn.preprocessing import label_binarize
 
 from pfl_fast.engine.client_results import Score
-from pfl_fast.engine.results.metrics import (
-    METRICS,
-    PendingScore,
-    Summary,
-    find_metrics,
-    micro_auc,
-    pending_score,
-    read_scores,
-    summarise,
-)
+from pfl_fast.engine.results.metrics import METRICS, Summary, find_metrics, micro_auc, summarise
+from pfl_fast.engine.results.scores import PendingScore, pending_score, pending_scores, read_scores
 from pfl_fast.errors import ConfigError
+from pfl_fast.ops import dispatch
 
 
 def by_sklearn(probabilities, y):
@@ -192,3 +185,23 @@ def test_a_metric_without_any_value_has_no_mean():
 
 def test_reductions_without_samples():
     assert summarise([Score(0, 0)]) == Summary(None, None, None, {})
+
+
+def test_clients_with_equally_many_samples_are_evaluated_together_on_cuda(monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    outputs = [(torch.randn(n, 5, generator=draw), torch.randint(0, 5, (n,), generator=draw)) for n in (7, 3, 7, 2, 3)]
+    outputs[2][0][4, 1] = math.nan
+    metrics = find_metrics([*METRICS, "tests.engine.test_metrics:first_label"])
+    expected = [read_scores([pending_score(*output, metrics)])[0] for output in outputs]
+    assert repr(read_scores(pending_scores(outputs, metrics))) == repr(expected), "one by one"
+    monkeypatch.setattr(dispatch, "device_type", lambda _: "cuda")
+    found = read_scores(pending_scores(outputs, metrics))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert (mine.samples, mine.correct) == (theirs.samples, theirs.correct)
+        assert mine.metrics.keys() == theirs.metrics.keys()
+        for name, value in theirs.metrics.items():
+            assert mine.metrics[name] == pytest.approx(value, rel=1e-12, nan_ok=True), name
+
+
+def first_label(_logits, labels):
+    return labels[0].double()

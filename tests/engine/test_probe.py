@@ -65,7 +65,7 @@ def test_batched_is_refused_and_names_module_and_line(case):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("executor", ["auto", "sequential"])
+@pytest.mark.parametrize("executor", ["auto", "sequential", "threads"])
 @pytest.mark.parametrize("case", CASES)
 def test_other_executors_train_client_by_client_and_say_so(case, executor):
     method, model, message = CASES[case]

@@ -2,14 +2,14 @@
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pfl_fast import atomic
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.engine.local.trainer import Interrupted
-from pfl_fast.engine.results.run_folder import client_names
+from pfl_fast.engine.results.client_rows import client_names
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter
 
@@ -19,6 +19,10 @@ pytestmark = pytest.mark.usefixtures("one_core")
 def rows_of(folder):
     with (folder / "clients.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def untimed_rows(folder):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows_of(folder)]
 
 
 def test_no_column_is_lost_if_the_untrained_model_is_tested_first(tmp_path):
@@ -47,18 +51,24 @@ def test_means_over_clients_equal_the_record(tmp_path):
 
 
 def test_clients_csv_is_only_appended_to(tmp_path, monkeypatch):
-    running, modes = small.experiment("fedcp", out=tmp_path / "run", rounds=3), []
-    really_open = Path.open
+    running, rows = small.experiment("fedcp", out=tmp_path / "run", rounds=3), []
+    really_append, really_write = atomic.append, atomic.write_bytes
 
-    def opened(path, mode="r", *arguments, **options):
-        if path.name == "clients.csv":
-            modes.append(mode)
-        return really_open(path, mode, *arguments, **options)
+    def append(target, data, **options):
+        if target == tmp_path / "run" / "clients.csv":
+            rows.append(data.count(b"\n"))
+        really_append(target, data, **options)
 
-    monkeypatch.setattr(Path, "open", opened)
+    def write(target, data):
+        if target.name == "clients.csv":
+            rows.append((target.parent.name, data.count(b"\n")))
+        really_write(target, data)
+
+    monkeypatch.setattr(atomic, "append", append)
+    monkeypatch.setattr(atomic, "write_bytes", write)
     running.run()
     running.close()
-    assert modes == [*"aaaa", "r"], "once for the header, once for each round, read for the summary"
+    assert rows == [("checkpoint", 1), ("run", 1), 5, 5, 5], "the header, then the clients of each round"
 
 
 def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path):
@@ -68,10 +78,10 @@ def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path):
     next(rounds)
     stopped.listeners[0].save(stopped)
     next(rounds)  # rows of round 2 are in the file, but not in a checkpoint
-    rounds.close()
+    stopped.close()
     assert {r["round"] for r in rows_of(tmp_path / "run")} == {"1", "2"}
     small.resume_image_experiment(tmp_path / "run").run()
-    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+    assert untimed_rows(tmp_path / "run") == untimed_rows(tmp_path / "whole")
 
 
 def test_a_run_stopped_in_the_first_round_keeps_its_header(tmp_path):

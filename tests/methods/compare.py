@@ -21,12 +21,13 @@ COMMON = {
     "all train, some are averaged": {"train_all": True, "join_ratio": 0.4, "momentum": 0.5},
     "sent to all": {"broadcast_to_all": True, "join_ratio": 0.4, "model": small.with_batch_norm()},
 }
+TOLERANCE = 1e-10  # of values in float64 that two orders of summation give
 # For methods with state that acts from the third round on.
 LONGER = {case: {"rounds": 3, **values} for case, values in COMMON.items()}
 
 
 def assert_equals_naive(method, values, federation=Federation):
-    """Asserts that all tensors, losses and predictions are equal to 1e-6 in float64."""
+    """Asserts that all tensors, losses and predictions are equal to ``TOLERANCE`` in float64."""
     untrained = small.experiment(method, **values, device="cpu")
     assert isinstance(untrained.data, FederatedData)
     expected = federation(method, untrained).rounds()
@@ -38,16 +39,18 @@ def assert_equals_naive(method, values, federation=Federation):
         assert own - theirs.keys() == set()
         for name in sorted(own):
             torch.testing.assert_close(
-                mine[name], theirs[name], rtol=1e-6, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+                mine[name], theirs[name], rtol=TOLERANCE, atol=TOLERANCE, msg=lambda m, n=name: f"{n}: {m}"
             )
         x, _ = running.data.take(running.data.union("test"))
         for client in range(running.data.clients):
-            torch.testing.assert_close(running.client(client)(x), expected.predict(client, x), rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(
+                running.client(client)(x), expected.predict(client, x), rtol=TOLERANCE, atol=TOLERANCE
+            )
         if not expected.compares_losses:
             return running, expected
         losses = [pair for client in expected.clients for pair in client.losses]
         recorded = sum(r["train_loss"] * r["samples"] for r in running.records if r["round"])
-        torch.testing.assert_close(recorded, sum(n * loss for n, loss in losses), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(recorded, sum(n * loss for n, loss in losses), rtol=TOLERANCE, atol=TOLERANCE)
         return running, expected
 
 

@@ -32,44 +32,54 @@ class AFKFederation(Federation):
         for i in range(self.data.clients):
             extractor, head = initial.extractor, initial.head
             modules = {"extractor": extractor, "global_extractor": extractor, "head": head, "random_head": head}
-            mu = torch.tensor(self.o.mu_init).to(dtype).requires_grad_()
+            if self.o.global_head:
+                modules["global_head"] = head
+            mu = torch.tensor(self.o.mu_init, dtype=dtype).requires_grad_()
             self.clients.append(NaiveClient(i, {name: deepcopy(module) for name, module in modules.items()}, mu))
-            if self.o.random_head == "per_client":
-                for name, value in experiment.round.state.clients.view(i, experiment.round.state.server).items():
-                    if name.startswith("random_head."):
-                        self.clients[i].modules["random_head"].state_dict()[name.split(".", 1)[1]].copy_(value)
-        self.server = {"extractor": deepcopy(initial.extractor)}
-
-    shared = ("extractor",)
+            drawn = ["random_head"] * (self.o.random_head == "per_client")
+            drawn += ["extractor", "head"] * (self.o.client_init == "own")
+            view = experiment.round.state.clients.view(i, experiment.round.state.server) if drawn else {}
+            for name, value in view.items():
+                part, _, inside = name.partition(".")
+                if part in drawn:
+                    self.clients[i].modules[part].state_dict()[inside].copy_(value)
+        self.shared = ("extractor", "head") if self.o.global_head else ("extractor",)
+        self.server = {name: deepcopy(initial.get_submodule(name)) for name in self.shared}
 
     def receive(self, client, at_start=False):
-        copy_exchanged(self.server["extractor"], client.modules["global_extractor"], self.policy)
+        for name in self.shared:
+            copy_exchanged(self.server[name], client.modules[f"global_{name}"], self.policy)
 
     def receive_broadcast(self, client):
         pass
 
     def upload(self, client, name):
-        return super().upload(NaiveClient(client.number, {name: client.modules["global_extractor"]}, client.mu), name)
+        return super().upload(NaiveClient(client.number, {name: client.modules[f"global_{name}"]}, client.mu), name)
 
     def train(self, client, number):
         s, m = self.settings, client.modules
         for module in m.values():
             module.train()
-        trained = [p for name in ("extractor", "global_extractor", "head") for p in m[name].parameters()]
+        trained = [p for name in m if name != "random_head" for p in m[name].parameters()]
         lr = s.lr * s.lr_decay ** (number - 1)
-        self.optimizer = torch.optim.SGD([*trained, client.mu], lr, s.momentum, weight_decay=s.weight_decay)
-        self.passes = 0
+        groups = [
+            {"params": trained, "momentum": s.momentum, "weight_decay": s.weight_decay},
+            {"params": [client.mu]},
+        ]
+        self.optimizer = torch.optim.SGD(groups, lr)
         for epoch in range(s.local_epochs):
             if self.o.schedule == "phased" and (self.o.afa or self.lam):
-                self.epoch(client, number, self.global_step)
-            self.epoch(client, number, self.extractor_step)
+                self.epoch(client, number, 2 * epoch, self.global_step)
+            self.epoch(client, number, 2 * epoch, self.extractor_step)
             if self.o.afa:
                 load(m["extractor"], self.mixture(client))
             if self.o.head_phase == "per_epoch" or epoch == s.local_epochs - 1:
-                self.epoch(client, number, self.head_step)
+                self.epoch(client, number, 2 * epoch + 1, self.head_step)
+                if self.o.global_head:
+                    self.epoch(client, number, 2 * epoch + 1, self.global_head_step)
 
-    def epoch(self, client, number, step):
-        for x, y, _ in self.data.batches(client.number, number, self.passes):
+    def epoch(self, client, number, epoch, step):
+        for x, y, _ in self.data.batches(client.number, number, epoch):
             self.optimizer.zero_grad(set_to_none=True)
             mu = client.mu.item()
             loss = step(client, x, y)
@@ -79,7 +89,6 @@ class AFKFederation(Federation):
                     client.mu.clamp_(0, 1)
             client.losses.append((len(y), float(loss.detach() if torch.is_tensor(loss) else loss)))
             client.mus.append((len(y), mu))
-        self.passes += 1
 
     @staticmethod
     def mixture(client):
@@ -135,13 +144,17 @@ class AFKFederation(Federation):
             set_gradients(m["extractor"], [mu * each for each in g])
         return total + loss.item()
 
-    def head_step(self, client, x, y):
+    def head_step(self, client, x, y, prefix=""):
         m = client.modules
         with torch.no_grad():
-            features = m["extractor"](x)
-        loss = F.cross_entropy(m["head"](features), y)
-        set_gradients(m["head"], gradients(loss, m["head"]))
+            features = m[f"{prefix}extractor"](x)
+        head = m[f"{prefix}head"]
+        loss = F.cross_entropy(head(features), y)
+        set_gradients(head, gradients(loss, head))
         return loss
+
+    def global_head_step(self, client, x, y):
+        return self.head_step(client, x, y, "global_")
 
     def objective(self, client, f_i, f_g, y):
         cross_entropy = F.cross_entropy(client.modules["head"](f_i), y)
@@ -164,7 +177,9 @@ class AFKFederation(Federation):
             return modules["head"](modules["extractor"](x))
 
     def tensors(self):
-        found = {f"server extractor.{n}": t for n, t in self.server["extractor"].state_dict().items()}
+        found = {
+            f"server {name}.{n}": t for name, module in self.server.items() for n, t in module.state_dict().items()
+        }
         for client in self.clients:
             for name, module in client.modules.items():
                 found.update({f"client {client.number} {name}.{n}": t for n, t in module.state_dict().items()})

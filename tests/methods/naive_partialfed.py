@@ -116,7 +116,7 @@ class Adaptive(Federation):
         if self.o.policy_optimizer == "adam":
             of_policy = torch.optim.Adam([a], lr=self.o.policy_lr)
         else:
-            of_policy = torch.optim.SGD([a], self.s.lr, self.s.momentum, weight_decay=self.s.weight_decay)
+            of_policy = torch.optim.SGD([a], self.s.lr if self.o.policy_lr is None else self.o.policy_lr)
         step = 0
         for epoch in range(self.s.local_epochs):
             for b, (x, y, _) in enumerate(self.data.batches(client.number, number, epoch)):
@@ -144,7 +144,7 @@ class Adaptive(Federation):
                     of_policy.step()
                 step += 1
         self.sample(client, glo)
-        if self.o.soft_finetune == "every":
+        if self.o.soft_finetune != "last" and self.o.sample == "soft":
             self.epochs(client, of_weights, number, self.s.local_epochs, 1, step)
 
     def loss_and_gradients(self, loc, glo, picked, x, y):

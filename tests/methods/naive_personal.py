@@ -115,7 +115,7 @@ class PFedMe(TwoModels):
         for name, module in self.server.items():
             for key, w in exchanged(module, self.policy).items():
                 if w.is_floating_point():
-                    w.copy_((1 - self.o.beta) * before[name][key] + self.o.beta * w)
+                    w.copy_(before[name][key] + self.o.server_step * (w - before[name][key]))
 
 
 class APFL(TwoModels):
@@ -129,7 +129,8 @@ class APFL(TwoModels):
     def train(self, client, number):
         train_mode(client)
         pairs, alpha = list(self.parameter_pairs(client)), client.alpha
-        optimizer = self.sgd([*(v for v, _ in pairs), *(w for _, w in pairs), alpha], self.lr(number))
+        optimizer = self.sgd([*(v for v, _ in pairs), *(w for _, w in pairs)], self.lr(number))
+        optimizer.add_param_group({"params": [alpha], "momentum": 0.0, "weight_decay": 0.0})
         for epoch in range(self.settings.local_epochs):
             for x, y, seed in self.batches(client, number, [epoch]):
                 optimizer.zero_grad()

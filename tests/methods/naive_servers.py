@@ -261,11 +261,11 @@ class PFedVEM(Federation):
         drawn = []
         both = zip(client.modules["head"].parameters(), client.modules["spread"].parameters(), strict=True)
         for t, (mean, spread) in enumerate(both):
-            u = reference.philox_uniform(torch.tensor(seed ^ (t + 1)), (self.o.samples, *mean.shape)).to(mean.dtype)
+            u = reference.philox_uniform(torch.tensor(seed ^ (t + 1)), (self.o.draws, *mean.shape)).to(mean.dtype)
             eps = 2**0.5 * torch.erfinv(2 * u - 1)
             drawn.append([mean + F.softplus(spread) * e for e in eps])
         losses = [F.cross_entropy(F.linear(z, *head), y, reduction=reduction) for head in zip(*drawn, strict=True)]
-        return sum(losses) / self.o.samples
+        return sum(losses) / self.o.draws
 
     def divergence(self, client):
         """Returns ``KL(q || N(m_g, rho^2 I))``, summed over the elements."""

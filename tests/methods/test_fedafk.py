@@ -37,6 +37,9 @@ SWITCHES = {
     "head once": {"head_phase": "per_round", "local_epochs": 3},
     "mu not clipped": {"mu_clip": False, "lr": 1.0},
     "own random heads": {"random_head": "per_client", "join_ratio": 0.6},
+    "own initial models": {"client_init": "own", "join_ratio": 0.6, "model": small.with_batch_norm()},
+    "global head": {"global_head": True, **ALL_AT_ONCE, "weight_decay": 0.05},
+    "global head, no mixing": {"global_head": True, "afa": False, "head_phase": "per_round", "local_epochs": 2},
 }
 
 
@@ -226,7 +229,77 @@ def test_random_heads_per_client_differ():
     assert all(torch.equal(row["head.weight"], rows[0]["head.weight"]) for row in rows)
 
 
+@pytest.mark.parametrize("executor", ["sequential", "batched"])
+def test_ablations_train_on_the_same_batches_with_the_same_noise(executor):
+    """Parts that a switch does not concern have the same bits."""
+
+    def outcome(*parts, **values):
+        values = {"executor": executor, "local_epochs": 2, "rounds": 1, "model": small.with_dropout(), **values}
+        with small.trained("fedafk", **values) as running:
+            return {n: t for n, t in small.state_of(running).items() if n.split()[-1].split(".")[0] in parts}
+
+    base = outcome("global_extractor")
+    for switch in ({"schedule": "phased"}, {"head_phase": "per_round"}, {"kt": False}, {"global_head": True}):
+        assert same(outcome("global_extractor", **switch), base), switch
+    alone = outcome("extractor", "head", afa=False, kt=False)
+    barely = outcome("extractor", "head", afa=False, lam=1e-300, schedule="phased")
+    assert same({n: barely[n] for n in alone if "client" in n}, {n: alone[n] for n in alone if "client" in n})
+
+
+def test_clients_start_from_their_own_models_or_from_a_common_one():
+    def starts(**values):
+        running = small.experiment("fedafk", dtype="float32", **values)
+        rows = [running.round.state.clients.row(client) for client in range(running.data.clients)]
+        running.close()
+        return rows
+
+    for name in ("extractor.1.weight", "head.weight", "head.bias"):
+        common, own, again = ([row[name] for row in starts(client_init=kind)] for kind in ("common", "own", "own"))
+        assert all(torch.equal(value, common[0]) for value in common)
+        assert len({tuple(value.flatten().tolist()) for value in own}) == len(own)
+        assert all(map(torch.equal, own, again))
+
+
+def test_the_global_head_makes_a_model_of_the_server():
+    with small.trained("fedafk", global_head=True, lr=0.3) as running, small.trained("fedafk", lr=0.3) as without:
+        state, plain = small.state_of(running), small.state_of(without)
+        assert {name: t for name, t in state.items() if name not in plain}.keys() == {
+            f"{who} {part}.{name}"
+            for who, part in [("server", "head"), *((f"client {i}", "global_head") for i in range(5))]
+            for name in ("weight", "bias")
+        }
+        assert same({name: state[name] for name in plain}, plain)
+        x, y = running.data.take(running.data.union("test"))
+        features = (x @ state["server extractor.1.weight"].T + state["server extractor.1.bias"]).relu()
+        logits = features @ state["server head.weight"].T + state["server head.bias"]
+        accuracy = (logits.argmax(1) == y).double().mean().item()
+        assert running.records[-1]["test_accuracy_global"] == pytest.approx(accuracy)
+        assert not torch.equal(state["server head.weight"], running.part_table.common["head.weight"])
+
+
+def test_momentum_and_weight_decay_do_not_act_on_mu():
+    """With a model that does not learn, mu has no gradient and stays where it started; in float64, exactly."""
+    with small.trained("fedafk", mu_init=0.1, lam=0, lr=0.1, momentum=0.9, weight_decay=0.5, rounds=1) as running:
+        first = small.state_of(running)
+    frozen = {"mu_init": 0.1, "momentum": 0.9, "weight_decay": 0.5, "model": constant_model()}
+    with small.trained("fedafk", **frozen) as running:
+        state = small.state_of(running)
+        assert [state[f"client {i} mixing.mu"].item() for i in range(5)] == [0.1] * 5
+    assert any(first[f"client {i} mixing.mu"].item() != 0.1 for i in range(5))
+
+
+def constant_model():
+    """A model whose extractor has no effect: its gradients are zero."""
+    model = small.plain()
+    with torch.no_grad():
+        model.extractor[1].weight.zero_()
+        model.extractor[1].bias.fill_(-1)
+    return model
+
+
 def test_impossible_options_are_refused():
+    with pytest.raises(ConfigError, match="global_head=true needs a global extractor"):
+        small.experiment("fedafk", global_head=True, afa=False, kt=False)
     with pytest.raises(ConfigError, match="mu_grad=reuse needs schedule=interleaved"):
         small.experiment("fedafk", mu_grad="reuse", schedule="phased")
     with pytest.raises(ConfigError, match="lam: must be at most 1"):
@@ -234,7 +307,7 @@ def test_impossible_options_are_refused():
 
 
 def test_paper_values():
-    resolved = resolve(FedAFK, {}, "resnet18", "paper")
+    resolved = resolve(FedAFK, {"dataset": "cifar100"}, "resnet18", "paper")
     assert (resolved.settings.rounds, resolved.settings.lr, resolved.settings.batch_size) == (1000, 0.1, 10)
     assert resolve(FedAFK, {}, "cnn").settings.lr == 0.005
     assert (resolved.options.lam, resolved.options.mu_init) == (0.3, 0.5)

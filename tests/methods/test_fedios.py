@@ -1,13 +1,18 @@
+from copy import deepcopy
+
 import pytest
 import torch
 
 from pfl_fast.assembly import resolve
 from pfl_fast.errors import ConfigError
+from pfl_fast.experiment import Experiment
 from pfl_fast.methods.base import Batch, Client, reinitialized
 from pfl_fast.methods.fedios import FediOS
+from pfl_fast.models import from_torchvision
+from pfl_fast.randomness import torch_seed
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import same
-from tests.methods.compare import COMMON, assert_equals_naive
+from tests.methods.compare import COMMON, TOLERANCE, assert_equals_naive
 from tests.methods.naive_fedios import OSFederation
 
 THE_METHODS_OWN = {"rank": None, "overflow": "error"}
@@ -55,14 +60,14 @@ def test_two_rounds_equal_the_naive_implementation(case):
 def test_two_rounds_equal_the_naive_implementation_under_every_switch(case):
     running, expected = assert_equals_naive("fedios", SWITCHES[case], OSFederation)
     recorded = [record["inner_product"] * record["samples"] for record in running.records if "inner_product" in record]
-    assert sum(recorded) == pytest.approx(sum(n * inner for n, inner in expected.inner), abs=1e-6)
+    assert sum(recorded) == pytest.approx(sum(n * inner for n, inner in expected.inner), abs=TOLERANCE)
     assert bool(recorded) == (running.options.personal_extractor != "none")
     # The server's tensors are equal by now; its predictions must be equal too.
     x, y = running.data.take(running.data.union("test"))
     logits = expected.predict_global(x)
     server = Client({**expected.server, "projector": running.part_table.server_parts["projector"]})
     got = running.method.predict_global(server, Batch(x, y, torch.tensor(0)))
-    torch.testing.assert_close(got.detach(), logits, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(got.detach(), logits, rtol=TOLERANCE, atol=TOLERANCE)
     assert running.records[-1]["test_accuracy_global"] == pytest.approx((logits.argmax(1) == y).double().mean().item())
 
 
@@ -156,6 +161,114 @@ def test_the_personal_extractor_starts_from_its_own_draw_or_from_the_generic_one
     assert torch.equal(starts["same"][0], generic)
     assert not torch.equal(starts["fresh"][0], generic)
     assert starts["fresh"][0].abs().max() <= 1 / 6**0.5  # initialization of nn.Linear
+
+
+class Net(torch.nn.Module):
+    """A model of six inputs with weights of another scale than those of ``reset_parameters()``."""
+
+    def __init__(self, _shape=None, _classes=None):
+        super().__init__()
+        self.first, self.fc = torch.nn.Linear(6, 400), torch.nn.Linear(400, small.CLASSES)
+        torch.nn.init.normal_(self.first.weight, std=3.0)
+
+    def forward(self, x):
+        return self.fc(self.first(x).relu())
+
+
+net = Net()
+
+
+def extractors(said=print, dataset=None, **values):
+    """Initial parameters of W_g and W_p by name; ``said`` is called with the messages to the user."""
+    partition, dataset = small.partition_of((12, 12)), dataset or small.features(30)
+    running = Experiment("fedios", dataset=dataset, partition=partition, log=said, device="cpu", **values)
+    modules = [running.part_table.parts[name].module for name in ("extractor", "personal_extractor")]
+    running.close()
+    return [dict(module.named_parameters()) for module in modules]
+
+
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet-v2"])
+def test_the_personal_extractor_has_the_distribution_of_torchvisions_models(model):
+    pytest.importorskip("torchvision")
+    generic, own = extractors(model=model, dataset=small.images(30, (32, 32, 3)))
+    convolutions = {name: value for name, value in generic.items() if value.dim() == 4 and value.numel() > 2000}
+    assert len(convolutions) > 10
+    for name, value in convolutions.items():
+        assert not torch.equal(value, own[name])
+        assert own[name].std().item() == pytest.approx(value.std().item(), rel=0.15), name
+
+
+def test_pretrained_weights_are_the_start_of_both_extractors(monkeypatch):
+    models = pytest.importorskip("torchvision").models
+    with torch_seed(3):
+        downloaded = models.resnet18()
+    monkeypatch.setattr(from_torchvision, "_download", lambda *_: deepcopy(downloaded))
+    said = []
+    values = {"model": "resnet18", "dataset": small.images(30, (32, 32, 3)), "model_options": ("pretrained=True",)}
+    generic, own = extractors(said.append, **values)
+    assert all(torch.equal(value, own[name]) for name, value in generic.items())
+    assert torch.equal(generic["conv1.weight"], downloaded.conv1.weight)
+    assert "FediOS: W_p starts from the same pretrained weights as W_g" in said
+
+
+def test_own_models_are_built_again_and_modules_are_reinitialized():
+    here = "tests.methods.test_fedios"
+    generic, own = extractors(model=f"{here}:Net", head="fc")
+    assert not torch.equal(generic["first.weight"], own["first.weight"])
+    assert own["first.weight"].std().item() == pytest.approx(3, rel=0.1)
+    for values in ({"model": net}, {"model": f"{here}:net"}):
+        generic, own = extractors(**values, head="fc")
+        assert torch.equal(generic["first.weight"], net.first.weight)
+        assert own["first.weight"].abs().max() <= 1 / 6**0.5
+        assert not torch.equal(own["first.weight"][: small.CLASSES], own["first.weight"][-small.CLASSES :])
+
+
+def test_projections_and_head_do_not_depend_on_the_personal_extractor():
+    def drawn(**values):
+        running = small.experiment("fedios", **{**WIDE, **values})
+        row, common = running.round.state.clients.row(1), running.part_table.common
+        running.close()
+        return [
+            row["projector.generic"],
+            row["projector.personal"],
+            common["head.weight"],
+            common["extractor.1.weight"],
+        ]
+
+    for projection in ("square", "coords"):
+        base = drawn(projection=projection)
+        for switch in ({"personal_init": "same"}, {"personal_extractor": "none"}, {"personal_extractor": "shared"}):
+            assert all(map(torch.equal, drawn(projection=projection, **switch), base)), switch
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, True),
+        ({"basis": "identity", "post_activation": "relu"}, True),
+        ({"projection": "tall", "post_activation": "relu"}, True),
+        ({"rank": 3, "overflow": "cycle"}, True),
+        ({"lam": 0}, False),
+        ({"post_activation": "relu"}, False),
+        ({"reg_on": "raw"}, False),
+        ({"projections": False}, False),
+        ({"projection": "coords"}, False),
+        ({"rank": 6, "overflow": "random"}, False),
+        ({"personal_extractor": "none"}, False),
+    ],
+)
+def test_a_line_says_that_lam_has_no_effect_exactly_if_it_has_none(values, told):
+    said, values = [], {"lam": 0.1, **WIDE, **values}
+    with small.trained("fedios", **{**values, "lam": 0, "rounds": 1}) as without:
+        plain = small.state_of(without)
+    running = small.experiment("fedios", **{**values, "rounds": 1}, log=said.append)
+    running.run()
+    changed = small.differences(small.state_of(running), plain, 1e-6)
+    running.close()
+    notes = [line for line in said if "has no effect" in line]
+    assert len(notes) == told
+    assert all("lam=0.1 has no effect" in line and "post_activation=relu" in line for line in notes)
+    assert bool(changed) == (not told and values["lam"] > 0 and values.get("personal_extractor") != "none")
 
 
 def test_an_extractor_that_cannot_be_reinitialized_is_refused():

@@ -204,12 +204,13 @@ def test_paper_values():
     method = METHODS["fedpick"]
     digits = method.defaults("digits-cnn", "digits5")
     assert digits == {
-        "lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1, "per_domain": 1000, "tau": 10,
+        "lr": 0.01, "momentum": 0.5, "batch_size": 64, "local_epochs": 1, "tau": 10,
         "lam_lce": 10, "lam_ent": 0.001, "lam_dis": 10, "model_options": ("cut=conv",),
     }  # fmt: skip
     office, domainnet = (method.defaults("alexnet", name) for name in ("office-caltech10", "domainnet"))
-    assert (office["per_domain"], domainnet["per_domain"]) == (125, 500)
-    assert {**office, "per_domain": 500} == domainnet
+    assert office == domainnet
+    sizes = {name: method.preset("paper", name)["per_domain"] for name in ("digits5", "office-caltech10", "domainnet")}
+    assert sizes == {"digits5": 1000, "office-caltech10": 125, "domainnet": 500}
     assert (office["tau"], office["lam_lce"], office["lam_ent"], office["lam_dis"]) == (1, 1, 0.001, 1)
     assert method.defaults("cnn", "cifar10") == METHODS["fedavg"].defaults("cnn", "cifar10")
     options = {"tau", "lam_lce", "lam_ent", "lam_dis"}

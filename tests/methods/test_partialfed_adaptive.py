@@ -12,13 +12,21 @@ from pfl_fast.methods.base import Batch
 from pfl_fast.models import tensor_groups
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter, same
+from tests.methods.compare import TOLERANCE
 from tests.methods.naive_partialfed import Adaptive
 from tests.methods.residual import residual
 
 METHOD = "partialfed-adaptive"
 STAGES = {"conv1": 0, "bn1": 0, "layer1": 0, "layer2": 1, "layer3": 2, "layer4": 3}
 # Small temperatures and large policy steps, so that every option has an effect within two rounds.
-FAST = {"tau": 1.0, "policy_lr": 0.3, "finetune_epochs": 1, "model": small.with_batch_norm(), "sizes": (11, 5, 6)}
+FAST = {
+    "soft_finetune": "last",
+    "tau": 1.0,
+    "policy_lr": 0.3,
+    "finetune_epochs": 1,
+    "model": small.with_batch_norm(),
+    "sizes": (11, 5, 6),
+}
 CASES = {
     "layer": {"momentum": 0.9, "weight_decay": 0.05, "local_epochs": 2},
     "hard": {"sample": "hard", "momentum": 0.9, "local_epochs": 2},
@@ -26,13 +34,15 @@ CASES = {
     "block": {"model": residual(), "granularity": "block", "client_dropout": 0.5},
     "stem and first block": {"model": residual(), "granularity": "block", "merged": True},
     "layer and norm": {"model": residual(), "merged": True, "local_epochs": 2},
-    "fine-tune in every round": {"soft_finetune": "every", "momentum": 0.9},
+    "fine-tune in every round": {"soft_finetune": None, "momentum": 0.9, "local_epochs": 2},
+    "hard, no fine-tune by default": {"soft_finetune": None, "sample": "hard"},
     "two to one": {"f_m": 2, "local_epochs": 2, "momentum": 0.9},
     "one to two": {"f_s": 2, "local_epochs": 2},
     "fixed strategy": {"f_s": 0},
     "linear": {"annealing": "linear"},
     "floor": {"tau_decay": 0.1, "tau_floor": 0.5},
     "policy by sgd": {"policy_optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01, "local_epochs": 2},
+    "policy by sgd at the model's rate": {"policy_optimizer": "sgd", "policy_lr": None, "momentum": 0.5, "lr": 0.2},
     "no fine-tune": {"finetune_epochs": 0},
     "no batch norm": {"model": small.plain(), "sizes": small.RAGGED, "local_epochs": 2, "momentum": 0.9},
 }
@@ -73,13 +83,15 @@ def test_two_rounds_and_fine_tuning_equal_the_naive_implementation(case):
             theirs[f"client {client.number} policy.logits"] = client.a.detach()
             theirs.update({f"client {client.number} local.{n}": t for n, t in client.model.state_dict().items()})
         state = small.state_of(running)
-        assert small.differences({name: state[name] for name in theirs}, theirs, 1e-6) == {}
+        assert small.differences({name: state[name] for name in theirs}, theirs, TOLERANCE) == {}
         assert (max(c.a.abs().max() for c in expected.clients) > 1e-3) == (o.f_s > 0)
         losses = sum(n * loss for client in expected.clients for n, loss in client.losses)
-        assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=1e-6)
+        assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=TOLERANCE)
         x, _ = running.data.take(running.data.union("test"))
         for client in expected.clients:
-            torch.testing.assert_close(running.client(client.number)(x), client.model.eval()(x), rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(
+                running.client(client.number)(x), client.model.eval()(x), rtol=TOLERANCE, atol=TOLERANCE
+            )
 
 
 def client_with_different_copies(running):
@@ -242,9 +254,43 @@ def test_each_option_changes_only_what_it_controls():
         assert not same(later["policy"], outcome(rounds=2, **switch)["policy"])
 
 
+def test_soft_samples_are_fine_tuned_in_every_round_by_default():
+    def phases(**values):
+        return [phase.train for phase in small.experiment(METHOD, **values).method.phases(1)]
+
+    search = ("local", "global_", "policy")
+    assert phases() == phases(soft_finetune="every") == [search, ("local",)]
+    assert phases(soft_finetune="last") == phases(sample="hard") == [search]
+
+
+def test_defaults_of_the_strategys_learning_rate():
+    def rates(**values):
+        phase = small.experiment(METHOD, **values).method.phases(1)[0]
+        return phase.adam, phase.plain_sgd
+
+    assert rates() == ({"policy": 0.01}, {})
+    assert rates(policy_lr=0.2) == ({"policy": 0.2}, {})
+    assert rates(policy_optimizer="sgd") == ({}, {"policy": None})
+    assert rates(policy_optimizer="sgd", policy_lr=0.2) == ({}, {"policy": 0.2})
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_momentum_and_weight_decay_do_not_act_on_the_strategy(optimizer):
+    """Without batches for the model both copies are equal and the strategy has no gradient: it stays where it is."""
+    values = {"momentum": 0.9, "weight_decay": 0.5, "lr": 0.0, "rounds": 1, "finetune_epochs": 0}
+    running = small.experiment(METHOD, **values, policy_optimizer=optimizer, policy_lr=0.3)
+    running.round.state.clients.write(0, {"policy.logits": torch.full((2, 2), 0.25, dtype=torch.float64)})
+    running.run()
+    state = small.state_of(running)
+    running.close()
+    assert torch.equal(state["client 0 policy.logits"], torch.full((2, 2), 0.25, dtype=torch.float64))
+
+
 def test_impossible_options_are_refused():
     with pytest.raises(ConfigError, match="soft_finetune=every needs sample=soft"):
         small.experiment(METHOD, sample="hard", soft_finetune="every")
+    with pytest.raises(ConfigError, match="merged=true needs granularity=block or layer"):
+        small.experiment(METHOD, model=residual(), merged=True, granularity="stage")
     with pytest.raises(ConfigError, match="needs a model with layer1 to layer4"):
         small.experiment(METHOD, granularity="stage")
     with pytest.raises(ConfigError, match="tau: must be at least"):

@@ -10,6 +10,7 @@ from pfl_fast.methods.partialfed_strategies import loaded
 from pfl_fast.models import MODELS, tensor_groups
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter, same
+from tests.methods.compare import TOLERANCE
 from tests.methods.naive_partialfed import Fix
 from tests.methods.residual import residual
 
@@ -53,9 +54,9 @@ def test_two_rounds_and_fine_tuning_equal_the_naive_implementation(strategy, val
         theirs = {f"server {name}": t for name, t in expected.server.state_dict().items()}
         for client in expected.clients:
             theirs.update({f"client {client.number} {n}": t for n, t in client.model.state_dict().items()})
-        assert small.differences(mine, theirs, 1e-6) == {}
+        assert small.differences(mine, theirs, TOLERANCE) == {}
         losses = sum(n * loss for client in expected.clients for n, loss in client.losses)
-        assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=1e-6)
+        assert sum(r["train_loss"] * r["samples"] for r in running.records) == pytest.approx(losses, rel=TOLERANCE)
 
 
 def clients_of(running):
@@ -81,6 +82,14 @@ def test_without_fine_tuning_some_strategies_equal_other_methods_to_the_bit(stra
         for one, another in zip(fix.records, plain.records, strict=True):
             assert one["train_loss"] == another["train_loss"]
             assert one["test_accuracy_after_agg"] == another["test_accuracy_after_agg"]
+
+
+@pytest.mark.parametrize("method", [METHOD, "partialfed-adaptive"])
+@pytest.mark.parametrize("policy", ["personal", "params_shared_buffers_local"])
+def test_batch_norm_that_is_not_averaged_is_refused(method, policy):
+    with pytest.raises(ConfigError, match=f"averages all tensors, got {policy}, .*strategy=wo_bn"):
+        small.experiment(method, model=small.with_batch_norm(), batch_norm=policy)
+    small.experiment(method, batch_norm=policy).close()  # a model without BatchNorm
 
 
 BLOCKS = ["s1.0", "s1.1", "s2.0", "s2.1", "s3.0", "s3.1", "s4.0", "s4.1"]

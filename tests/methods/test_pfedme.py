@@ -17,7 +17,7 @@ from tests.methods.naive_personal import PFedMe
 CASES = {
     **COMMON,
     "one inner step": {"k": 1, "local_epochs": 2},
-    "half of the mean": {"beta": 0.5, "join_ratio": 0.6, "model": small.with_batch_norm()},
+    "half of the mean": {"server_step": 0.5, "join_ratio": 0.6, "model": small.with_batch_norm()},
     "weak": {"lam": 1.0, "momentum": 0.5},
     "large inner steps": {"personal_lr": 0.05, "lr_decay": 0.5},
     "decay of theta": {"compat": "pfllib", "momentum": 0.5, "weight_decay": 0.1},
@@ -52,11 +52,11 @@ def test_w_steps_towards_theta():
     assert distance(model_of(state), model_of(initial("pfedme", sizes=(4,)))) > 1e-3
 
 
-def test_beta_is_the_weight_of_the_new_average():
+def test_server_step_is_the_weight_of_the_new_average():
     start, whole = (model_of(f("pfedme", rounds=1), owner="server") for f in (initial, final))
-    for name, w in model_of(final("pfedme", rounds=1, beta=0.25), owner="server").items():
+    for name, w in model_of(final("pfedme", rounds=1, server_step=0.25), owner="server").items():
         torch.testing.assert_close(w, 0.75 * start[name] + 0.25 * whole[name])
-    assert_same(model_of(final("pfedme", beta=0), owner="server"), start)
+    assert_same(model_of(final("pfedme", server_step=0), owner="server"), start)
 
 
 def test_a_client_predicts_with_theta():

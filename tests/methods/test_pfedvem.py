@@ -6,10 +6,10 @@ from tests.engine import small_experiments as small
 from tests.methods.compare import COMMON, assert_equals_naive, assert_same, distance, final, initial, part_of
 from tests.methods.naive_servers import PFedVEM
 
-SHORT = {"head_epochs": 3, "samples": 2}
+SHORT = {"head_epochs": 3, "draws": 2}
 CASES = {
     **COMMON,
-    "one sampled head": {"samples": 1, "head_epochs": 4},
+    "one sampled head": {"draws": 1, "head_epochs": 4},
     "heads that learn fast": {"head_lr": 0.05, "head_momentum": 0.5, **SHORT},
     "from the model's head": {"init": "backbone", "rounds": 3, **SHORT},
     "only the selected train": {"train_all": False, "broadcast_to_all": False, "join_ratio": 0.6, **SHORT},

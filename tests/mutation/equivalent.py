@@ -16,6 +16,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "conv_relu_pool/cpu_backward_kernel.cpp": {
         "kConvCacheLine < kConvCacheLine - kConvRowLanes ?": "both copies of the image hold the same values",
         "Lanes<A>::kCount <= kConvRowLanes ?": "both choices are equal then",
+        "grad + Piece{}": "a gradient of -0 becomes 0, which adds the same",
         "kKernel < 5 ?": "sums do not depend on the channels per register tile",
         "image_.size + kConvRowLanes": "the copy still fits, with the same alignment",
         "i % p.sizes.samples >= 0": "kernels are read again for every sample",
@@ -68,6 +69,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "mmd_rbf/cpu_kernel.cpp": {
         "k + kStep < count": "the code for the rest adds the last group in the same order",
         "first <= b": "a chunk past the end is empty",
+    },
+    "mmd_rbf/cpu_product_kernel.cpp": {
+        "squares_[i] < found ?": "both choices are equal then",
+        "min(kMmdProductRows, rows_ + r)": "rows past the end are computed and not read",
     },
     "mmd_rbf/cuda_kernel.cu": {
         "blockIdx.z >= blockIdx.y": "a tile on the diagonal then writes its own values twice",

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pfl_fast.nn import counting, fold_batch_norm
+from pfl_fast.nn import BatchCounts, counting, fold_batch_norm
 from pfl_fast.testing import assert_close
 
 CLIENTS, SAMPLES, CHANNELS = 3, 5, 4
@@ -104,16 +104,16 @@ def test_folding_saves_operators():
 
 
 def test_counts_of_a_layer_called_twice_are_added_at_once():
-    uncounted = []
+    counts = BatchCounts()
     plain = nn.BatchNorm1d(CHANNELS)
-    layer = fold_batch_norm(deepcopy(plain), uncounted)
+    layer = fold_batch_norm(deepcopy(plain), counts)
     tensors, x = stack(plain), torch.randn(CLIENTS, SAMPLES, CHANNELS, dtype=torch.float64)
     tensors["num_batches_tracked"] = torch.tensor([4, 0, 7])
 
     def call(own, x):
         return functional_call(layer, own, (functional_call(layer, own, (x,)),))
 
-    counting(torch.vmap(call), uncounted)(tensors, x)
+    counting(torch.vmap(call), counts)(tensors, x)
     assert tensors["num_batches_tracked"].tolist() == [6, 2, 9]
-    counting(torch.vmap(call), uncounted)(tensors, x)
+    counting(torch.vmap(call), counts)(tensors, x)
     assert tensors["num_batches_tracked"].tolist() == [8, 4, 11]

@@ -7,8 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pfl_fast import ops
 from pfl_fast.nn import ConvReluPool
-from pfl_fast.nn.conv_relu_pool import by_convolution, by_product
+from pfl_fast.nn.conv_relu_pool import StackedConvReluPool, by_convolution, by_product
 from pfl_fast.ops import dispatch
+from pfl_fast.ops.stack import stack_of
 from pfl_fast.testing import assert_close
 
 
@@ -49,7 +50,12 @@ def test_clients_stacked_by_vmap():
     assert_close(out, torch.stack([layer(images) for layer, images in zip(layers, x, strict=True)]))
 
 
-@pytest.mark.parametrize("compute", [by_convolution, by_product])
+def by_stack(x, weight, bias, padding):
+    stack = stack_of(x, weight, bias)
+    return stack.call(StackedConvReluPool.apply, *stack.tensors, padding)
+
+
+@pytest.mark.parametrize("compute", [by_convolution, by_product, by_stack])
 @pytest.mark.parametrize(("channels", "padding"), [(1, 0), (3, 2)])
 def test_plain_torch_has_the_results_of_the_operator(compute, channels, padding):
     torch.manual_seed(5)
@@ -61,6 +67,15 @@ def test_plain_torch_has_the_results_of_the_operator(compute, channels, padding)
     gradients = [torch.autograd.grad(y.sin().sum(), inputs) for y in (found, expected)]
     for mine, theirs in zip(*gradients, strict=True):
         assert_close(mine, theirs, scale=100.0)
+
+
+def test_images_without_gradient_have_none():
+    inputs = [torch.randn(2, 3, 1, 6, 6), torch.randn(2, 4, 1, 3, 3, requires_grad=True), torch.randn(2, 4)]
+    out = torch.vmap(lambda x, weight, bias: by_stack(x, weight, bias, 0))(*inputs)
+    assert out.is_contiguous()
+    expected = torch.vmap(lambda x, weight, bias: by_product(x, weight, bias, 0))(*inputs)
+    (mine,), (theirs,) = (torch.autograd.grad(y.sin().sum(), [inputs[1]]) for y in (out, expected))
+    assert_close(mine, theirs, scale=10.0)
 
 
 class Names(TorchDispatchMode):

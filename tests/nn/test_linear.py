@@ -5,7 +5,10 @@ import torch
 from torch import nn
 
 from pfl_fast import ops
+from pfl_fast.engine.local.arithmetic import with_bf16_products
 from pfl_fast.nn import Linear, LinearRecorder, replace_linear
+from pfl_fast.nn.linear import linear
+from pfl_fast.ops import dispatch
 from pfl_fast.testing import assert_close
 
 INPUTS, OUTPUTS, ROWS = 256, 300, 20
@@ -175,3 +178,26 @@ def test_replaced_models_can_be_copied_and_moved():
     assert type(plain[0]) is Linear
     assert plain[0].weight is not layers[0].weight
     assert plain[:3](torch.randn(2, 6, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_stack_on_cuda_is_one_product_with_contiguous_gradients(bias, monkeypatch):
+    torch.manual_seed(4)
+    x, weight = torch.randn(3, ROWS, 7, requires_grad=True), torch.randn(3, 5, 7, requires_grad=True)
+    inputs = [x, weight, *([torch.randn(3, 5, requires_grad=True)] if bias else [])]
+    expected = torch.vmap(torch.nn.functional.linear)(*inputs)
+    monkeypatch.setattr(dispatch, "device_type", lambda _: "cuda")
+    found = torch.vmap(lambda x, weight, bias=None: linear(x, weight, bias))(*inputs)
+    assert_close(found, expected)
+    gradients = torch.autograd.grad(found.square().sum(), inputs)
+    for mine, theirs in zip(gradients, torch.autograd.grad(expected.square().sum(), inputs), strict=True):
+        assert mine.is_contiguous()
+        assert_close(mine, theirs, scale=100.0)
+
+
+def test_products_of_a_stack_on_cuda_are_bfloat16_if_that_is_chosen(monkeypatch):
+    monkeypatch.setattr(dispatch, "device_type", lambda _: "cuda")
+    x, weight = torch.randn(2, 3, 7), torch.randn(2, 5, 7)
+    found = torch.vmap(with_bf16_products(linear, True), (0, 0, None))(x, weight, None)
+    expected = (x.bfloat16() @ weight.bfloat16().mT).float()
+    assert torch.equal(found, expected)

@@ -79,6 +79,10 @@ def raw_calls():
     return [
         (torch.ops.pfl_fast.sgd_.default, (params, grads, buffers, center, 0.1, 0.9, 0.0, 0.01, True, 0.5, False)),
         (torch.ops.pfl_fast.sgd_.default, (params, grads, [], [], 0.1, 0.0, 0.0, 0.0, False, 0.0, False)),
+        (
+            torch.ops.pfl_fast.sgd_tensor_.default,
+            (params[0], grads[0], buffers[0], None, 0.1, 0.9, 0.0, 0.01, True, 0.0, False),
+        ),
     ]
 
 
@@ -121,6 +125,6 @@ OPERATOR = Operator(
     script=script,
     raw_calls=raw_calls,
     bad_inputs=bad_inputs,
-    registered=["sgd_"],
+    registered=["sgd_", "sgd_tensor_"],
     differentiable=False,
 )

@@ -9,6 +9,7 @@ from torch.nn import functional
 from pfl_fast import ops
 from pfl_fast.ops import reference
 from pfl_fast.testing import assert_close, same_bits
+from tests.ops.nonfinite import gradients_not_finite
 from tests.ops.operators import each_float
 
 pytestmark = pytest.mark.skipif(not ops.NATIVE.available, reason="no native library")
@@ -125,6 +126,28 @@ def test_winograd_is_accurate():
     results = forward(x, weight, bias, 0)[0], *gradients
     for a, e in zip(results, (exact, *exact_gradients), strict=True):
         assert (a.double() - e).square().mean().sqrt() / e.std() < 1e-5
+
+
+@pytest.mark.parametrize(("kernel", "channels"), [(3, 2), (5, 8)], ids=["direct", "Winograd"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("name", ["x", "weight", "grad"])
+def test_gradients_are_not_finite_where_a_term_is_not(name, value, kernel, channels):
+    """The CPU kernels may make more of them NaN; tests/emulation asserts that the CUDA kernels do not."""
+    generator = torch.Generator().manual_seed(9)
+    shapes = {"x": (2, channels, 12, 10), "weight": (5, channels, kernel, kernel), "bias": (5,)}
+    tensors = {part: torch.randn(shape, generator=generator) for part, shape in shapes.items()}
+    forward, backward = torch.ops.pfl_fast.conv_relu_pool, torch.ops.pfl_fast.conv_relu_pool_backward
+    if name != "grad":
+        tensors[name][1, 1, 2, 2] = value
+    out, index = forward(*tensors.values(), 1)
+    grad = torch.randn(out.shape, generator=generator)
+    if name == "grad":
+        grad[1, 1, 2, 2] = value
+    masks = gradients_not_finite(tensors["x"], tensors["weight"], index, grad, 1)
+    gradients = backward(grad, tensors["x"], tensors["weight"], index, 1, True, True)
+    for gradient, mask in zip(gradients, masks, strict=True):
+        assert not gradient[mask].isfinite().any()
+    assert any(mask.any() for mask in masks) or value == -torch.inf
 
 
 def test_one_nan_affects_only_the_winograd_tiles_that_read_it():

@@ -180,3 +180,27 @@ def test_vmap_refuses_to_write_many_results_into_one_tensor():
 def test_expanded_parameters_raise():
     with pytest.raises(RuntimeError, match=r"sgd_: params\[0\] must not be expanded.*dimension 0"):
         ops.sgd_([torch.ones(1).expand(3)], [torch.ones(3)], lr=0.1)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("proximal", [0.0, 0.5])
+def test_the_form_of_recorded_programs_is_the_same_step(momentum, proximal):
+    p, g, m, c = torch.randn(4, 3, 5, dtype=torch.float64)
+    expected, buffer = p.clone(), m.clone()
+    settings = {"lr": 0.1, "momentum": momentum, "weight_decay": 0.01, "proximal": proximal}
+    ops.sgd_([expected], [g], [buffer], [c], **settings)
+    options = (0.1, momentum, 0.0, 0.01, False, proximal, False)
+    step = torch.ops.pfl_fast.sgd_tensor_
+    step(p, g, m if momentum else None, c if proximal else None, *options)
+    assert torch.equal(p, expected)
+    assert torch.equal(m, buffer)
+
+
+def test_the_form_of_recorded_programs_under_vmap():
+    p, g = torch.randn(2, 4, 3)
+    stacked = p.clone()
+    torch.vmap(lambda p, g: torch.ops.pfl_fast.sgd_tensor_(p, g, None, None, 0.1, 0, 0, 0, False, 0, False) or p)(
+        stacked, g
+    )
+    ops.sgd_([p], [g], lr=0.1)
+    assert torch.equal(p, stacked)

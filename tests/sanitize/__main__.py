@@ -1,8 +1,8 @@
 """Runs operators with sanitizers: ``python -m tests.sanitize [address] [thread]``, by default both.
 
 ``address``: contract and drawn sizes of all operators with AddressSanitizer and UndefinedBehaviorSanitizer, on every
-instruction set of the processor. ``thread``: rounds of the threads executor with ThreadSanitizer, then a race that it
-must report.
+instruction set of the processor, then scratch memory of half the size, which they must report. ``thread``: rounds of
+the threads executor with ThreadSanitizer, then a race that it must report.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(title: str, arguments: list[str], variables: dict[str, str], reports: st
 
 
 def address() -> list[bool]:
-    """Returns whether each instruction set passes; the best one runs all tests of operators."""
+    """Returns whether each instruction set passes, and whether errors are found; the best one runs all tests."""
     compiled, best = library("address"), torch.ops.pfl_fast.cpu_capability()
     results = []
     for name in INSTRUCTION_SETS[: INSTRUCTION_SETS.index(best) + 1]:
@@ -56,6 +56,9 @@ def address() -> list[bool]:
         )
         assert loaded.stdout.split() == [str(compiled), name], loaded
         results.append(run(f"AddressSanitizer, UBSan: {name}", CONTRACT if name == best else KERNELS, variables))
+    results.append(
+        run("AddressSanitizer: scratch memory of half the size", [*PYTEST, "tests/sanitize"], {**os.environ})
+    )
     return results
 
 

@@ -11,10 +11,8 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kWorkPerThread = 1 << 17;  // multiply-adds below which waking a thread costs more than it saves
-
 struct CpuKernel {
-  static constexpr int64_t kMaxParts = 64;
+  static constexpr int64_t kMaxParts = kAggregateParts;
 
   explicit CpuKernel(const Tensor&) {
   }
@@ -72,8 +70,8 @@ struct CpuKernel {
   }
 
   static int64_t tiles_per_thread(const AggregateSizes& sizes) {
-    return std::max<int64_t>(1,
-                             kWorkPerThread / (kAggregateTile * std::max<int64_t>(1, sizes.clients * sizes.mixtures)));
+    const int64_t work_per_tile = kAggregateTile * std::max<int64_t>(1, sizes.clients * sizes.mixtures);
+    return std::max<int64_t>(1, kAggregateWorkPerThread / work_per_tile);
   }
 
   // Adds in the order of the parts, so the sum does not depend on thread timing.

@@ -7,6 +7,7 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/aggregate/tuning.h"
 
 namespace pfl {
 
@@ -55,9 +56,6 @@ inline int64_t aggregate_parts(const AggregateSizes& sizes, int64_t max_parts) {
   const int64_t affordable = (int64_t{1} << 22) / (pairs > 0 ? pairs : 1);
   return affordable < 1 ? 1 : (affordable < max_parts ? affordable : max_parts);
 }
-
-constexpr int64_t kAggregateTile = 4096;      // columns whose sums stay in L1 on the CPU
-constexpr int64_t kAggregateCudaParts = 512;  // blocks of the CUDA backward, one set of partial sums each
 
 // first_tile [T + 1]: index of the first tile of each tensor. [begin, end): range of tiles. nonfinite [G, N] or null.
 PFL_DECLARE_CPU_KERNEL(aggregate_forward, (const AggregateForward& p, const int64_t* first_tile, int64_t begin,

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ConvReluPool p)
       const A* corner = pixels + tap / k * kTileColumns + 2 * warp + tap % k;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        sums[i] = sums[i] + weight * corner[i / 2 * kTileColumns + i % 2];
+        sums[i] = multiply_add(weight, corner[i / 2 * kTileColumns + i % 2], sums[i]);
       }
     }
   }
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const ConvReluPoolBackw
 #pragma unroll
     for (int tap = 0; tap < kMaxKernel; ++tap) {
       if (tap < k) {
-        sums[tap] = sums[tap] + grad * pixel_or_zero(planes + sample * p.x.first, p.x, s, top, left + tap);
+        sums[tap] = multiply_add(pixel_or_zero(planes + sample * p.x.first, p.x, s, top, left + tap), grad, sums[tap]);
       }
     }
   }
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) grad_x_kernel(const ConvReluPoolBack
     const uint8_t* index = winners + y / 2 * p.index.row + x / 2 * p.index.column;
     for (int64_t output = 0; output < s.outputs; ++output) {
       if (index[output * p.index.second] == winner) {
-        sum = sum + widen(grad[output * p.grad.second]) * widen(kernel[output * p.weight.first]);
+        sum = multiply_add(widen(grad[output * p.grad.second]), widen(kernel[output * p.weight.first]), sum);
       }
     }
   }

@@ -3,7 +3,7 @@
 //   h            [*batch, b, K] features
 //   a            [*batch, b, 2K] output of the last linear layer of the policy network
 //   gamma, beta  [*batch, 2K], one pair per client
-//   eps          added to the variance;   seed, tau: as in route.h
+//   eps          added to the variance;   seed, tau: as in `route`
 //   y = max(0, x * gamma + beta) with x = (a - mean(a)) / sqrt(var(a) + eps) over the 2K of a row (biased variance)
 //   result       route(h, y, seed, tau)
 //   stats        [*batch, b, 2] float (double for double): mean and 1 / sqrt(var + eps) of each row, for the backward
@@ -22,8 +22,8 @@ inline void check_cpn_route(const char* op, const Tensor& h, const Tensor& a, co
   check_route(op, h, a, seed, tau);
   std::vector<int64_t> shape = leading_sizes(h, h.dim() - 2);
   shape.push_back(2 * h.size(h.dim() - 1));
-  check_like_h(op, "gamma", gamma, h, shape);
-  check_like_h(op, "beta", beta, h, shape);
+  check_like(op, "gamma", gamma, "h", h, shape);
+  check_like(op, "beta", beta, "h", h, shape);
 }
 
 // Shape of the statistics: [*batch, b, 2].

@@ -4,10 +4,8 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kFeaturesPerThread = 1 << 14;  // with fewer, waking a thread costs more than it saves
-
 int64_t grain_of(int64_t features_per_item) {
-  return std::max<int64_t>(1, kFeaturesPerThread / std::max<int64_t>(1, features_per_item));
+  return std::max<int64_t>(1, kRouteFeaturesPerThread / std::max<int64_t>(1, features_per_item));
 }
 
 // Small batches, such as the usual 10 rows, are one part; large batches have enough parts for all threads.

@@ -4,11 +4,9 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kTilesPerThread = 32;  // with fewer, waking a thread costs more than it saves
-
 template <class Problem>
 void run(void (*kernel)(const Problem&, int64_t, int64_t), const Problem& problem, int64_t tiles) {
-  torch::stable::parallel_for(0, tiles, kTilesPerThread,
+  torch::stable::parallel_for(0, tiles, kGumbelTilesPerThread,
                               [&](int64_t begin, int64_t end) { kernel(problem, begin, end); });
 }
 

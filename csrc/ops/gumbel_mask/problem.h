@@ -6,6 +6,7 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/gumbel_mask/tuning.h"
 
 namespace pfl {
 
@@ -42,8 +43,6 @@ struct GumbelMaskBackward {
   void* grad_z;
   void* grad_logits;
 };
-
-constexpr int64_t kGumbelTile = 256;  // values per CPU tile, which stays in L1
 
 namespace {  // one copy per instruction set, see cpu/simd/convert.h
 inline int64_t gumbel_tiles(int64_t numel) {

@@ -12,32 +12,11 @@
 #pragma once
 
 #include "common/check.h"
+#include "common/layout.h"
 #include "ops/philox_uniform/contract.h"
 #include "ops/route/problem.h"
 
 namespace pfl {
-
-inline std::vector<int64_t> leading_sizes(const Tensor& tensor, int64_t count) {
-  const auto sizes = tensor.sizes();
-  return {sizes.begin(), sizes.begin() + count};
-}
-
-inline std::string text_of(const std::vector<int64_t>& sizes) {
-  std::string text;
-  for (int64_t size : sizes) {
-    text += (text.empty() ? "" : ", ") + std::to_string(size);
-  }
-  return "[" + text + "]";
-}
-
-// Checks that the tensor has the dtype and device of h and this shape.
-inline void check_like_h(const char* op, const char* name, const Tensor& tensor, const Tensor& h,
-                         const std::vector<int64_t>& shape) {
-  check_dtype(op, name, tensor, "h", h);
-  check_device(op, name, tensor, "h", h);
-  PFL_CHECK(leading_sizes(tensor, tensor.dim()) == shape, op, ": ", name, " must have shape ", text_of(shape),
-            " for h ", shape_of(h), ", got ", shape_of(tensor));
-}
 
 inline void check_route(const char* op, const Tensor& h, const Tensor& a, const std::optional<Tensor>& seed,
                         double tau) {
@@ -45,7 +24,7 @@ inline void check_route(const char* op, const Tensor& h, const Tensor& a, const 
   PFL_CHECK(h.dim() >= 2, op, ": h must be [*batch, b, K], got shape ", shape_of(h));
   std::vector<int64_t> pairs = leading_sizes(h, h.dim());
   pairs.back() *= 2;
-  check_like_h(op, "a", a, h, pairs);
+  check_like(op, "a", a, "h", h, pairs);
   if (seed.has_value()) {
     check_seed(op, *seed);
     check_device(op, "seed", *seed, "h", h);
@@ -57,8 +36,8 @@ inline void check_route(const char* op, const Tensor& h, const Tensor& a, const 
 }
 
 inline void check_route_grads(const char* op, const Tensor& grad_global, const Tensor& grad_personal, const Tensor& h) {
-  check_like_h(op, "grad_global", grad_global, h, leading_sizes(h, h.dim()));
-  check_like_h(op, "grad_personal", grad_personal, h, leading_sizes(h, h.dim()));
+  check_like(op, "grad_global", grad_global, "h", h, leading_sizes(h, h.dim()));
+  check_like(op, "grad_personal", grad_personal, "h", h, leading_sizes(h, h.dim()));
 }
 
 inline RouteSizes route_sizes(const Tensor& h) {
@@ -67,11 +46,6 @@ inline RouteSizes route_sizes(const Tensor& h) {
     clients *= h.size(d);
   }
   return {kernel_type(h.scalar_type()), clients, h.size(h.dim() - 2), h.size(h.dim() - 1)};
-}
-
-// Avoids a dispatcher call for contiguous tensors: on a small batch it costs as much as the kernel.
-inline Tensor as_contiguous(const Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
 // Contiguous inputs; owns the memory that inputs() points to.

@@ -4,12 +4,10 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kFeaturesPerThread = 1 << 14;  // with fewer, waking a thread costs more than it saves
-
 template <class Problem>
 void run_rows(void (*kernel)(const Problem&, int64_t, int64_t), const Problem& problem) {
   const int64_t features = problem.sizes.features;
-  const int64_t grain = std::max<int64_t>(1, kFeaturesPerThread / std::max<int64_t>(1, features));
+  const int64_t grain = std::max<int64_t>(1, kRouteFeaturesPerThread / std::max<int64_t>(1, features));
   torch::stable::parallel_for(0, features > 0 ? problem.sizes.clients * problem.sizes.rows : 0, grain,
                               [&](int64_t begin, int64_t end) { kernel(problem, begin, end); });
 }

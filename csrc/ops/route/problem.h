@@ -5,6 +5,7 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/route/tuning.h"
 
 namespace pfl {
 

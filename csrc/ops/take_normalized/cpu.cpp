@@ -3,8 +3,6 @@
 namespace pfl {
 namespace {
 
-constexpr int64_t kValuesPerThread = 1 << 16;  // with fewer, waking a thread costs more than it saves
-
 // Returns true if computing every value is faster than a lookup table. If results have the memory order of the images,
 // two vector divisions are faster than scalar lookups; half types would also have to be rounded, and planar results
 // would need strided loads.
@@ -24,7 +22,7 @@ Tensor take_normalized_cpu(Tensor images, Tensor index, Tensor mean, Tensor std,
       table.resize(problem.channels * kByteValues);  // sized for the widest type
       PFL_CPU_KERNEL(take_normalized_table)(problem, table.data());
     }
-    const int64_t grain = (kValuesPerThread + numel - 1) / numel;
+    const int64_t grain = (kTakeValuesPerThread + numel - 1) / numel;
     torch::stable::parallel_for(0, problem.batch, grain, [&](int64_t begin, int64_t end) {
       PFL_CPU_KERNEL(take_normalized)(problem, table.empty() ? nullptr : table.data(), begin, end);
     });

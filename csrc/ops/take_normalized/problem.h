@@ -5,6 +5,7 @@
 
 #include "common/dtype.h"
 #include "cpu/capability.h"
+#include "ops/take_normalized/tuning.h"
 
 namespace pfl {
 
@@ -24,7 +25,6 @@ struct TakeNormalized {
 };
 
 constexpr int64_t kByteValues = 256;
-constexpr int64_t kMaxChannelsInOrder = 192;  // most channels of the path without a table
 
 // table [C, 256] in the result type: result for each byte value of each channel.
 PFL_DECLARE_CPU_KERNEL(take_normalized_table, (const TakeNormalized& p, void* table))

@@ -54,6 +54,11 @@ class ResolvedSpec:
         return {name: value for name, value in asdict(self).items() if value or name not in LATER}
 
 
+def can_be_made(name: str) -> bool:
+    """Returns whether a setting names a rule or the folder of a saved partition."""
+    return name in (*RULES, "auto") or (Path(name) / "partition.json").is_file()
+
+
 def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
     """Distributes the samples of a data set over clients, or loads a saved partition.
 

@@ -98,7 +98,7 @@ class Programs:
             with self._compiling:
                 program.compile(self._compiled)
             check(program, before, step.tensors, step.batch, [loss, *recorded.values()])
-        except NotRecordable as reason:
+        except (NotRecordable, RuntimeError) as reason:  # TorchScript's errors are RuntimeErrors
             LOGGER.debug("steps run eagerly: %s", reason)
             return
         self._programs[key] = program

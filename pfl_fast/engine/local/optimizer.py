@@ -39,6 +39,14 @@ class StepSettings:
         own = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay, **phase.sgd}
         return replace(self, lr=own["lr"], momentum=own["momentum"], weight_decay=own["weight_decay"])
 
+    def for_parameter(self, phase: Phase, name: str) -> StepSettings:
+        """Returns the settings of one parameter: without momentum and weight decay in parts of ``plain_sgd``."""
+        part = name.split(".")[0]
+        if part not in phase.plain_sgd:
+            return self
+        lr = phase.plain_sgd[part]
+        return replace(self, lr=self.lr if lr is None else lr, momentum=0.0, weight_decay=0.0)
+
 
 def identity(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns ``function``: the batcher of a single client."""
@@ -82,7 +90,8 @@ def update(
     write_buffers = {} if write_buffers is None else write_buffers
     for name, gradient in factors.items():
         start, tensors[name] = tensors[name], write_buffers.pop(name, tensors[name])
-        gradient.sgd_step_(tensors[name], start, settings.lr, settings.weight_decay)
+        step = settings.for_parameter(phase, name)
+        gradient.sgd_step_(tensors[name], start, step.lr, step.weight_decay)
     for name in write_buffers.keys() & gradients.keys():
         tensors[name] = write_buffers.pop(name).copy_(tensors[name])
     if phase.edit_gradients:
@@ -92,7 +101,8 @@ def update(
     masks = batcher(phase.update_mask)(tensors, seed) if phase.update_mask else {}
     masked = [prefix + name for prefix in ("", "momentum.") for name in by_sgd if name in masks]
     before = {name: tensors[name].clone() for name in masked if name in tensors}
-    centers = _centers(phase, by_sgd, tensors)
+    plain = [name for name in by_sgd if name.split(".")[0] in phase.plain_sgd]
+    centers = _centers(phase, [name for name in by_sgd if name not in plain], tensors)
     for strength in dict.fromkeys(strength for _, strength in centers.values()):
         names = [name for name, (_, own) in centers.items() if own == strength]
         ops.sgd_(
@@ -105,6 +115,9 @@ def update(
             weight_decay=settings.weight_decay,
             proximal=strength,
         )
+    for name in plain:
+        lr = settings.for_parameter(phase, name).lr
+        ops.sgd_([tensors[name]], [gradients[name]], lr=lr)
     for name, old in before.items():
         mask = masks[name.removeprefix("momentum.")]
         mask = mask.view(*mask.shape, *([1] * (old.dim() - mask.dim())))

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pfl_fast.engine.local.recording import Call, NotRecordable, Recording, Value
+from pfl_fast.engine.local.recording import NotRecordable, OperatorCall, Recording, Value, values_in
 
+SECONDS, MOST_STEPS = 0.25, 64
 LOOP = """
 def run(t: List[Tensor], start: List[Tensor], c: List[Tensor], s: List[Tensor], f: List[float], x: Tensor, y: Tensor,
         seed: Tensor, k: List[Tensor], stop_at_nan: bool) -> List[List[Tensor]]:
@@ -50,6 +52,7 @@ class StepProgram:
         numbers: numbers of the list ``f``.
         written: names of the tensors that a step writes to.
         replaced: names of the tensors that a step overwrites without an in-place update before.
+        most_steps: steps to run in one call: as many as take about a quarter of a second, since nobody can stop a call.
     """
 
     names: list[str]
@@ -60,6 +63,7 @@ class StepProgram:
     numbers: list[float]
     written: set[str]
     replaced: set[str]
+    most_steps: int = 4
     _run: Callable[..., list[list[Tensor]]] = field(init=False)
 
     def compile(self, compiled: dict[str, Callable[..., Any]]) -> None:
@@ -83,14 +87,17 @@ class StepProgram:
 
         With ``stop_at_nan`` the step whose loss is not finite is the last one.
         """
+        begin = perf_counter()
         # TorchScript's optimizations would change the rounding of some results.
-        with torch.no_grad(), torch.jit.optimized_execution(False):
+        with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             guard = torch._C._AutoDispatchBelowAutograd()  # else autograd, which is Python, takes the lock
             try:
                 lists = [list(values) for values in (tensors, start, self.constants, scratch)]
-                return self._run(*lists, self.numbers, x, y, seeds, list(cached), stop_at_nan)
+                found = self._run(*lists, self.numbers, x, y, seeds, list(cached), stop_at_nan)
             finally:
                 del guard
+        self.most_steps = max(1, min(MOST_STEPS, int(SECONDS * len(found) / (perf_counter() - begin))))
+        return found
 
 
 def write_program(recording: Recording, names: list[str], loss: Tensor, recorded: dict[str, Tensor]) -> StepProgram:
@@ -98,15 +105,26 @@ def write_program(recording: Recording, names: list[str], loss: Tensor, recorded
     if recording.refused:
         raise NotRecordable(recording.refused)
     writer = _Writer(recording, names)
-    for call in recording.calls:
+    results = [recording.value(value) for value in (loss, *recorded.values())]
+    for call in used(recording.calls, results):
         writer.add(call)
-    outputs = ", ".join(writer.read(recording.value(value)) for value in (loss, *recorded.values()))
+    outputs = ", ".join(writer.read(value) for value in results)
     lists = "t: List[Tensor], start: List[Tensor], c: List[Tensor], s: List[Tensor], f: List[float]"
     head = f"def step({lists}, x: Tensor, y: Tensor, seed: Tensor, k: List[Tensor]) -> List[Tensor]:"
     source = "\n".join([head, *(f"    {line}" for line in writer.lines), f"    return [{outputs}]", ""])
     constants, scratch = list(recording.constants.values()), list(recording.scratch.values())
     lists_of = (constants, scratch, writer.floats)
     return StepProgram(names, list(recorded), source, *lists_of, writer.written, writer.replaced)
+
+
+def used(calls: Sequence[OperatorCall], results: Sequence[Value]) -> list[OperatorCall]:
+    """Returns the calls that write to a tensor, or whose result is one of ``results`` or an argument of such a call."""
+    needed, kept = set(results), []
+    for call in reversed(calls):
+        if any(call.writes()) or not needed.isdisjoint(values_in(call.results)):
+            needed.update(values_in((call.args, call.kwargs)))
+            kept.append(call)
+    return kept[::-1]
 
 
 class _Writer:
@@ -119,16 +137,22 @@ class _Writer:
         self.floats: list[float] = []
         self.numbers = {name: number for number, name in enumerate(names)}
 
-    def add(self, call: Call) -> None:
+    def add(self, call: OperatorCall) -> None:
         """Writes one call."""
+        # TorchScript removes operators that only write to a list of tensors.
         if call.op.name() == "pfl_fast::sgd_":
             self._add_sgd(call)
+            return
+        if call.op.name() == "aten::_foreach_add_.Scalar":
+            tensors, number = call.args
+            for tensor in tensors:
+                self.add(OperatorCall(torch.ops.aten.add_.Scalar, (tensor, number), {}, (None,)))
             return
         arguments = self._arguments(call)
         for value, only_writes in call.writes():
             self._note_write(value, only_writes)
         name = f"torch.ops.{call.op.namespace}.{call.op._opname}"
-        targets = [self._target(result) for result in call.results]
+        targets = [self._target(result, number) for number, result in enumerate(call.results)]
         left = ", ".join(targets)
         self.lines.append((f"{left} = " if any(t != "_" for t in targets) else "") + f"{name}({', '.join(arguments)})")
         for result, target in zip(call.results, targets, strict=True):
@@ -146,9 +170,9 @@ class _Writer:
         kind, number = value.name[:1], value.name[1:]
         return f"{kind}[{number}]" if kind in "csk" and number.isdigit() else value.name
 
-    def _target(self, result: Any) -> str:
+    def _target(self, result: Any, number: int) -> str:
         if isinstance(result, list):
-            return f"list{len(self.lines)}"
+            return f"list{len(self.lines)}_{number}"
         is_new = result is not None and result.name.startswith("v") and result.name not in self.numbers
         return result.name if is_new else "_"
 
@@ -158,14 +182,16 @@ class _Writer:
             if only_writes:
                 self.replaced.add(value.name)
 
-    def _arguments(self, call: Call) -> list[str]:
+    def _arguments(self, call: OperatorCall) -> list[str]:
         schema = {argument.name: argument for argument in call.op._schema.arguments}
         given = list(zip(schema, call.args, strict=False)) + list(call.kwargs.items())
-        found = []
+        found: list[str] = []
         for name, value in given:
             argument = schema[name]
             writes = argument.alias_info is not None and argument.alias_info.is_write
             text = self._literal(value, str(argument.type), writes)
+            if not found and str(argument.type) == "Tensor" and isinstance(value, (int, float)):
+                text = f"torch.tensor({text})"
             found.append(f"{name}={text}" if argument.kwarg_only else text)
         return found
 
@@ -188,8 +214,8 @@ class _Writer:
             return repr(value)
         raise NotRecordable(f"an argument of type {type(value).__name__} has no form in TorchScript")
 
-    def _add_sgd(self, call: Call) -> None:
-        """Writes one call per tensor: TorchScript removes operators that only write to a list of tensors."""
+    def _add_sgd(self, call: OperatorCall) -> None:
+        """Writes one call per tensor."""
         params, grads, buffers, centers, *options = call.args
         for n, (param, grad) in enumerate(zip(params, grads, strict=True)):
             own = [param, grad, buffers[n] if buffers else None, centers[n] if centers else None]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 Operator = Any  # torch._ops.OpOverload
 ALIASES = {"aten::detach", "aten::alias", "aten::lift_fresh"}  # return their input, where no gradients are recorded
@@ -29,7 +30,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """A call of an operator, whose tensors are :class:`Value`.
 
     Attributes:
@@ -53,6 +54,16 @@ class Call:
                         yield item, argument.is_out
 
 
+def _indexes_by_number(op: Operator, args: Sequence[Any]) -> bool:
+    """Returns whether a call is an index without masks, whose result has a fixed shape."""
+    return op.name() == "aten::index.Tensor" and all(i is None or i.dtype == torch.int64 for i in args[1])
+
+
+def values_in(arguments: object) -> list[Value]:
+    """Returns the values in nested lists and dictionaries."""
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Value)]
+
+
 class Recording(TorchDispatchMode):
     """Records the operators that run inside a ``with`` block.
 
@@ -67,8 +78,8 @@ class Recording(TorchDispatchMode):
     """
 
     def __init__(self, inputs: Sequence[tuple[str, Tensor]]) -> None:
-        super().__init__()
-        self.calls: list[Call] = []
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[OperatorCall] = []
         self.constants: dict[str, Tensor] = {}
         self.scratch: dict[str, Tensor] = {}
         self.refused: str | None = None
@@ -89,7 +100,7 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(self, op: Operator, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         for tag in REFUSED_TAGS:
-            if tag in op.tags:
+            if tag in op.tags and not _indexes_by_number(op, args):
                 self.refused = f"{op.name()} depends on values or on torch's random numbers"
         if op.name().partition(".")[0] in ALIASES:
             result = op(*args, **kwargs)
@@ -101,7 +112,7 @@ class Recording(TorchDispatchMode):
         recorded = self._map(args), {name: self._map(value) for name, value in kwargs.items()}
         result = op(*args, **kwargs)
         results = result if isinstance(result, tuple) else (result,)
-        self.calls.append(Call(op, recorded[0], recorded[1], tuple(self._result(value) for value in results)))
+        self.calls.append(OperatorCall(op, recorded[0], recorded[1], tuple(self._result(value) for value in results)))
         return result
 
     def _know_scratch(self, tensor: Tensor) -> None:

@@ -14,7 +14,7 @@ from pfl_fast.engine.local.modules import bind, evaluate_at
 from pfl_fast.engine.local.optimizer import StepSettings, identity, only_steps, takes_factors, update
 from pfl_fast.engine.local.program import StepProgram
 from pfl_fast.engine.local.progress import SingleProgress
-from pfl_fast.engine.local.trainer import WHOLE, CachedValues, Chunk, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.trainer import WHOLE, Chunk, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable, TensorSpec
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 from pfl_fast.nn import seed_dropout
@@ -70,16 +70,14 @@ class SinglePhase(PhaseRun):
                 yield chunk
             first += len(chunk.y)
 
-    def begin_epoch(self, settings: StepSettings) -> None:
+    def begin_epoch(self, settings: StepSettings, epoch: int) -> None:
         report, steps = self.progress.report, self.runner.steps(self.phase, self.progress.report.client)
-        noise = [self.runner.noise(settings, report.client, report.steps + number) for number in range(steps)]
+        first = report.steps if self.phase.first_epoch is None else epoch * steps
+        noise = [self.runner.noise(settings, report.client, first + number) for number in range(steps)]
         self._seeds = to_device(noise, self.runner.device)
 
     def seeds(self, numbers: slice, rows: slice) -> Tensor:
         return self._seeds[numbers]
-
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        return table.values[position]
 
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
         if self.runner.seed_names:

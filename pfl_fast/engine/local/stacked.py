@@ -11,17 +11,19 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_fast.data.federated import FederatedData
+from pfl_fast.engine.local.arithmetic import with_bf16_products
 from pfl_fast.engine.local.in_place import avoid_in_place
 from pfl_fast.engine.local.linear_gradients import GradientFactors
 from pfl_fast.engine.local.modules import stacked
 from pfl_fast.engine.local.optimizer import StepSettings, update
 from pfl_fast.engine.local.program import StepProgram
 from pfl_fast.engine.local.progress import StackProgress
-from pfl_fast.engine.local.trainer import WHOLE, CachedValues, Chunk, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.trainer import Chunk, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
-from pfl_fast.methods.base import Batch, Method, Phase, Tensors
-from pfl_fast.nn import counting, fold_batch_norm
+from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
+from pfl_fast.nn import BatchCounts, counting, fold_batch_norm
+from pfl_fast.ops import dispatch
 from pfl_fast.transfer import to_device
 
 
@@ -39,6 +41,9 @@ class StackedStep(Step):
         losses: tuple[Tensor, Tensors] = self.training.stacked_loss(inputs, x, y, self.batch.seed, cached)
         return losses
 
+    def ones_like(self, loss: Tensor) -> Tensor:
+        return self.training.ones_like(loss)
+
     def update(self, gradients: Tensors, factors: Mapping[str, GradientFactors]) -> None:
         update(self.phase, gradients, self.active, self.batch.seed, self.settings, torch.vmap)
 
@@ -52,8 +57,9 @@ class StackedPhase(PhaseRun):
 
     def __post_init__(self) -> None:
         loss = stacked(self.runner.client, self.loss, self.runner.seed_names)
-        self.stacked_loss = counting(loss, self.runner.uncounted)
+        self.stacked_loss = counting(loss, self.runner.batch_counts)
         self._steps = [self.runner.steps(self.phase, client) for client in self.progress.clients]
+        self._ones: Tensor | None = None
 
     def chunks(self, round: int, epoch: int) -> Iterator[Chunk]:
         steps = iter(self.runner.source(self.phase).stacked_batches(self.progress.clients, round, epoch))
@@ -65,11 +71,13 @@ class StackedPhase(PhaseRun):
                 return
             for group in groups:
                 if group.rows.start < left:
-                    rows, *fields = group.first(left - group.rows.start)
-                    yield Chunk(number, rows, *(field[None] for field in fields))
+                    rows, x, y, position = group.first(left - group.rows.start)
+                    yield Chunk(number, rows, x[None], y[None], position[None])
 
-    def begin_epoch(self, settings: StepSettings) -> None:
-        clients = list(zip(self.progress.clients, self.progress.steps, self._steps, strict=True))
+    def begin_epoch(self, settings: StepSettings, epoch: int) -> None:
+        numbered = self.phase.first_epoch is not None
+        done = [epoch * steps for steps in self._steps] if numbered else self.progress.steps
+        clients = list(zip(self.progress.clients, done, self._steps, strict=True))
         seeds = [
             [
                 self.runner.noise(settings, client, done + number) if number < steps else 0
@@ -82,8 +90,11 @@ class StackedPhase(PhaseRun):
     def seeds(self, numbers: slice, rows: slice) -> Tensor:
         return self._seeds[numbers, rows]
 
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        return table.values[table.begin[rows, None] + position]
+    def ones_like(self, loss: Tensor) -> Tensor:
+        """Returns ones of the shape of a loss ``[C]``, made once."""
+        if self._ones is None:
+            self._ones = torch.ones(len(self.progress.clients), dtype=loss.dtype, device=loss.device)
+        return self._ones[: len(loss)]
 
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
         active = self.active(rows)
@@ -93,7 +104,7 @@ class StackedPhase(PhaseRun):
     def active(self, rows: slice) -> Tensors:
         return {name: tensor[rows].detach() for name, tensor in self.tensors.items()}
 
-    def inputs(self, step: Step) -> list[tuple[str, Tensor]]:
+    def inputs(self, step: StackedStep) -> list[tuple[str, Tensor]]:  # type: ignore[override]
         return list(step.active.items())
 
     def begin_program(self, program: StepProgram, rows: slice) -> tuple[list[Tensor], list[Tensor]]:
@@ -115,8 +126,8 @@ class StackedRunner(Runner):
 
     def __init__(self, part_table: PartTable, method: Method, data: FederatedData, device: torch.device) -> None:
         super().__init__(part_table, method, data, device)
-        self.uncounted: list[Tensor] = []
-        fold_batch_norm(self.client, self.uncounted)
+        self.batch_counts = BatchCounts()
+        fold_batch_norm(self.client, self.batch_counts)
         avoid_in_place(self.client, part_table, method, data)
         self.model_names = [spec.key for spec in part_table.model_specs]
         for name, module in self.client.named_modules():
@@ -164,6 +175,11 @@ class StackedRunner(Runner):
                 memory[row].copy_(value)
         return memory
 
+    def _index(self, rows: list[int]) -> slice | Tensor:
+        """Returns an index of increasing rows; adjacent ones are a view."""
+        begin, end = rows[0], rows[-1] + 1
+        return slice(begin, end) if end - begin == len(rows) else to_device(rows, self.device)
+
     def row(self, tensors: Tensors, row: int) -> Tensors:
         return {name: tensor[row] for name, tensor in tensors.items()}
 
@@ -177,6 +193,28 @@ class StackedRunner(Runner):
     def sums(self, tensor: Tensor) -> Tensor:
         return tensor.unsqueeze(-1).flatten(1).sum(1)
 
+    def cached_values(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> Tensors:
+        """Computes them for a stack on GPUs, with no more samples at a time than a training step has."""
+        names = {spec.key for spec in self.part_table.specs if spec.part in {c.part for c in phase.cached.values()}}
+        if not names or dispatch.device_type(tensors[min(names)]) != "cuda":
+            return super().cached_values(phase, tensors, clients, bf16)
+
+        def compute(client: Client, batch: Batch) -> Tensors:
+            return {name: cache.compute(client, batch.x) for name, cache in phase.cached.items()}
+
+        run = stacked(self.client, with_bf16_products(compute, bf16), [])
+        values: dict[str, list[list[Tensor]]] = {name: [[] for _ in clients] for name in phase.cached}
+        with torch.no_grad():
+            samples = self.data.batch_size * len(clients)
+            for _, rows, x, y in self.data.stacked_evaluation("train", clients, samples):
+                seed = torch.zeros(len(rows), dtype=torch.int64, device=self.device)
+                index = self._index(rows)
+                outputs = run({name: tensors[name][index] for name in names}, x, y, seed, {})
+                for name, output in outputs.items():
+                    for row, own in zip(rows, output, strict=True):
+                        values[name][row].append(own)
+        return {name: torch.cat([part for own in lists for part in own]) for name, lists in values.items()}
+
     def logits(
         self, predict: Predict, clients: Sequence[int], tensors: Tensors, split: str, seeds: Callable[[int, int], int]
     ) -> list[tuple[Tensor, Tensor]]:
@@ -187,7 +225,7 @@ class StackedRunner(Runner):
         with torch.no_grad():
             for number, rows, x, y in self.data.stacked_evaluation(split, clients):
                 seed = to_device([seeds(clients[row], number) for row in rows], self.device)
-                index = WHOLE if len(rows) == len(clients) else to_device(rows, self.device)
+                index = self._index(rows)
                 outputs = run({name: tensors[name][index] for name in self.model_names}, x, y, seed, {})
                 for row, output, label in zip(rows, outputs, y, strict=True):
                     logits[row].append(output)

@@ -31,11 +31,10 @@ from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.nn import seed_names
 from pfl_fast.randomness import key
-from pfl_fast.transfer import read, to_device
+from pfl_fast.transfer import read
 
 Predict = Callable[[Any, Batch], Any]
 WHOLE = slice(None)
-MOST_STEPS = 64  # steps of one call of a program, between which nobody is asked to stop
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -90,8 +89,12 @@ class Step(ABC):
         loss, recorded = self.loss_at(parameters, samples)
         if reported:
             self.loss, self.recorded = loss.detach(), recorded
-        found = torch.autograd.grad(loss.sum(), list(parameters.values()), allow_unused=True)
+        found = torch.autograd.grad(loss, list(parameters.values()), self.ones_like(loss), allow_unused=True)
         return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+
+    def ones_like(self, loss: Tensor) -> Tensor | None:
+        """Returns the gradient of the sum of losses; None stands for that of a scalar."""
+        return None
 
     @abstractmethod
     def loss_at(self, parameters: Tensors, samples: slice) -> tuple[Tensor, Tensors]:
@@ -155,16 +158,12 @@ class PhaseRun(ABC):
         """Yields the batches of an epoch."""
 
     @abstractmethod
-    def begin_epoch(self, settings: StepSettings) -> None:
-        """Sends the noise seeds of all steps of the next epoch to the device."""
+    def begin_epoch(self, settings: StepSettings, epoch: int) -> None:
+        """Sends the noise seeds of all steps of an epoch to the device."""
 
     @abstractmethod
     def seeds(self, numbers: slice, rows: slice) -> Tensor:
         """Returns the noise seeds of some batches of the epoch, of the clients in ``rows``."""
-
-    @abstractmethod
-    def cached(self, table: CachedValues, rows: slice, position: Tensor) -> Tensor:
-        """Returns the cached values at ``position`` of the training samples of the clients in ``rows``."""
 
     @abstractmethod
     def step(self, batch: Batch, rows: slice, turn: int, settings: StepSettings) -> Step:
@@ -267,7 +266,7 @@ class Runner(ABC):
 
     def steps(self, phase: Phase, client: int) -> int:
         """Returns the number of batches in an epoch of a client, within the phase's limit."""
-        count = 1 if phase.whole else self.data.steps(client)
+        count = self.source(phase).steps(client)
         return min(count, phase.limit(count)) if phase.limit else count
 
     def recomputes_each_step(self, phase: Phase) -> bool:
@@ -278,6 +277,18 @@ class Runner(ABC):
         )
         noisy = any(name.split(".")[0] in parts for name in self.seed_names)
         return batch_dependent or noisy or self.data.augments
+
+    def cached_values(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> Tensors:
+        """Returns the cached values of all training samples: the clients' lists, one after the other."""
+        compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in phase.cached.items()}
+        values: dict[str, list[Tensor]] = {name: [] for name in compute}
+        for row, client in enumerate(clients if compute else ()):
+            bind(self.client, self.row(tensors, row), set())
+            with torch.no_grad():
+                for x, _ in self.data.evaluation("train", client):
+                    for name in compute:
+                        values[name].append(compute[name](self.client, x))
+        return {name: torch.cat(parts) for name, parts in values.items()}
 
     def noise(self, settings: StepSettings, client: int, step: int) -> int:
         """Returns the noise seed of a client's step."""
@@ -292,14 +303,6 @@ class Runner(ABC):
     def free_scratch(self) -> None:
         """Frees the memory of :meth:`scratch`."""
         self._scratch.clear()
-
-
-class CachedValues:
-    """Values per sample of the clients of a unit, concatenated."""
-
-    def __init__(self, values: Tensor, sizes: list[int]) -> None:
-        self.values = values
-        self.begin = to_device(torch.tensor([0, *sizes[:-1]]).cumsum(0), values.device)
 
 
 class Trainer:
@@ -357,24 +360,22 @@ class Trainer:
             recompute = bool(phase.cached) and runner.recomputes_each_step(phase)
             loss = with_bf16_products(with_cached(phase) if recompute else phase.loss, settings.bf16)
             rotation = [runner.trained_names(phase, turn) for turn in range(max(len(phase.rotation), 1))]
-            tables = {} if recompute else self._cached_tables(phase, tensors, clients, settings.bf16)
+            tables = {} if recompute else runner.cached_values(phase, tensors, clients, settings.bf16)
             progress.begin_phase(phase)
             run = runner.phase_class(runner, phase, loss, rotation, progress, tensors, write_buffers or {})
-            self._train_phase(run, tables, first_epoch, settings)
+            self._train_phase(run, tables, first_epoch if phase.first_epoch is None else phase.first_epoch, settings)
             first_epoch += phase.epochs
             if progress.failed and settings.stop_at_nan:
                 break
             self._run_hook(run, phase.after, settings)
         return progress
 
-    def _train_phase(
-        self, run: PhaseRun, tables: Mapping[str, CachedValues], first_epoch: int, settings: StepSettings
-    ) -> None:
+    def _train_phase(self, run: PhaseRun, tables: Tensors, first_epoch: int, settings: StepSettings) -> None:
         own = settings.for_phase(run.phase)
         for epoch in range(first_epoch, first_epoch + run.phase.epochs):
-            run.begin_epoch(settings)
+            run.begin_epoch(settings, epoch)
             for chunk in self._chunks(run, settings.round, epoch):
-                cached = {name: run.cached(table, chunk.rows, chunk.position) for name, table in tables.items()}
+                cached = {name: table[chunk.position] for name, table in tables.items()}
                 if not self._train_chunk(run, replace(chunk, cached=cached), own):
                     return
             self._run_hook(run, run.phase.after_epoch, settings)
@@ -382,13 +383,13 @@ class Trainer:
     def _train_chunk(self, run: PhaseRun, chunk: Chunk, settings: StepSettings) -> bool:
         """Runs the steps of a chunk; returns False if a loss was not finite and training is to stop."""
         progress, turns, done = run.progress, len(run.rotation), 0
-        together = 1 if run.phase.after_batch or turns > 1 else MOST_STEPS
+        one_by_one = bool(run.phase.after_batch) or turns > 1
         while done < len(chunk.y):
             turn = (chunk.first + done) % turns
             shape = (turn, tuple(chunk.x.shape[1:]), chunk.y.shape[1:], len(chunk.cached), type(self.runner).__name__)
             key = self.programs.key(run.phase, settings, *shape)
             program = self.programs.get(key)
-            part = chunk.cut(done, done + (together if program else 1))
+            part = chunk.cut(done, done + (1 if one_by_one or not program else program.most_steps))
             if program:
                 results = run.run_program(program, part, settings.stop_at_nan)
             else:
@@ -432,20 +433,6 @@ class Trainer:
             if chunk is None:
                 return
             yield chunk
-
-    def _cached_tables(self, phase: Phase, tensors: Tensors, clients: list[int], bf16: bool) -> dict[str, CachedValues]:
-        """Computes the cached values of all training samples, in the order of each client's list."""
-        runner, caches = self.runner, phase.cached
-        compute = {name: with_bf16_products(cache.compute, bf16) for name, cache in caches.items()}
-        values: dict[str, list[Tensor]] = {name: [] for name in caches}
-        for row, client in enumerate(clients if caches else ()):
-            bind(runner.client, runner.row(tensors, row), set())
-            with torch.no_grad():
-                for x, _ in runner.data.evaluation("train", client):
-                    for name in caches:
-                        values[name].append(compute[name](runner.client, x))
-        sizes = [int(runner.data.train_sizes[client]) for client in clients]
-        return {name: CachedValues(torch.cat(parts), sizes) for name, parts in values.items()}
 
 
 def with_cached(phase: Phase) -> Loss:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pfl_fast.engine.results.records import RoundRecord
     from pfl_fast.engine.settings import RoundSettings
     from pfl_fast.engine.state.run_state import RunState
+    from pfl_fast.methods.base import Method, Tensors
 
 
 class RunView(Protocol):
@@ -25,6 +26,10 @@ class RunView(Protocol):
     @property
     def data(self) -> FederatedData:
         """Samples of the clients."""
+
+    @property
+    def method(self) -> Method:
+        """Method of the run."""
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
@@ -66,6 +71,19 @@ class Listener:
 
     def client_done(self, round: int, done: int, total: int, report: LocalReport) -> None:
         """Called when a client has trained, the ``done``-th of ``total`` in this round."""
+
+    def client_trained(self, round: int, client: int, tensors: Tensors, upload: Tensors) -> None:
+        """Called when a client has trained, in the thread that trained it, one call at a time.
+
+        Args:
+            round: number of the round.
+            client: number of the client.
+            tensors: all tensors of the client after local training, by name, such as ``"head.weight"``.
+            upload: the client's upload, by server tensor; empty if it uploads nothing.
+
+        Both may be overwritten after the call: clone what is kept. Clients that trained before an interruption are not
+        reported again when the round is resumed.
+        """
 
     def round_done(self, run: RunView, record: RoundRecord) -> None:
         """Called after each round."""

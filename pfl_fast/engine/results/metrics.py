@@ -2,14 +2,14 @@
 
 A metric is a function ``(logits [n, C], labels [n]) -> value``. The value is a number, a 1-d tensor with one number per
 class (NaN: no value), or None without a value. :data:`METRICS` holds the built-in ones; ``--metric module:function``
-adds a user's. Built-in metrics return tensors on the device of the logits: :func:`pending_score` does not wait for
-them, :func:`read_scores` reads those of many tests at once.
+adds a user's. Built-in metrics return tensors on the device of the logits;
+:mod:`pfl_fast.engine.results.scores` does not wait for them, and reads those of many tests at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import fmean, pstdev
@@ -22,7 +22,6 @@ from torch import Tensor
 from pfl_fast.engine.client_results import Score, Value
 from pfl_fast.errors import ConfigError, did_you_mean
 from pfl_fast.models import find_object
-from pfl_fast.transfer import read
 
 Metric = Callable[[Tensor, Tensor], Tensor | Value]
 UserFunction = Callable[[Tensor, Tensor], float | Tensor | None]
@@ -30,7 +29,7 @@ UserFunction = Callable[[Tensor, Tensor], float | Tensor | None]
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor | None:
     """Fraction of samples whose largest logit is that of their label; logits that are not finite are wrong."""
-    return _correct(logits, labels).sum().double() / len(labels) if len(labels) else None
+    return is_correct(logits, labels).sum().double() / len(labels) if len(labels) else None
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor | None:
@@ -122,52 +121,6 @@ def find_metrics(names: Iterable[str], log: Callable[[str], None] = print) -> di
     return found
 
 
-@dataclass(frozen=True)
-class PendingScore:
-    """A score whose values may still be on a device.
-
-    Attributes:
-        samples: number of samples.
-        correct: number of correctly classified samples.
-        metrics: values by name of the metric.
-    """
-
-    samples: int
-    correct: Tensor
-    metrics: dict[str, Tensor | Value] = field(default_factory=dict)
-
-
-def pending_score(logits: Tensor, labels: Tensor, metrics: Mapping[str, Metric]) -> PendingScore:
-    """Evaluates ``[n, C]`` logits against ``[n]`` labels; logits may hold NaN or infinite values."""
-    found = {name: metric(logits, labels) for name, metric in metrics.items()}
-    return PendingScore(len(labels), _correct(logits, labels).sum(), found)
-
-
-def read_scores(pending: Sequence[PendingScore]) -> list[Score]:
-    """Reads pending scores: all values at once, so that the host waits for each device once."""
-    values = [value for p in pending for value in (p.correct, *p.metrics.values()) if isinstance(value, Tensor)]
-    numbers = iter(read(values))
-
-    def known(name: str, value: Tensor | Value) -> Value:
-        if not isinstance(value, Tensor):
-            return value
-        found = next(numbers)
-        if value.dim():
-            return [x if math.isfinite(x) else None for x in found]
-        return None if name != "loss" and math.isnan(found[0]) else found[0]
-
-    return [
-        Score(p.samples, int(next(numbers)[0]), {name: known(name, value) for name, value in p.metrics.items()})
-        for p in pending
-    ]
-
-
-def read_scores_by_split(tests: Sequence[Mapping[str, PendingScore]]) -> list[dict[str, Score]]:
-    """Returns the scores of several clients by split; all values are read at once."""
-    scores = iter(read_scores([score for by_split in tests for score in by_split.values()]))
-    return [{split: next(scores) for split in by_split} for by_split in tests]
-
-
 def pooled(scores: Sequence[Score]) -> Score:
     """Returns accuracy and loss on the union of all samples; other metrics do not follow from their parts.
 
@@ -238,14 +191,14 @@ def _predictions(logits: Tensor) -> Tensor:
     return torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)
 
 
-def _correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """``[n]`` bool: True where the predicted class is the label."""
+def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns ``[n]`` bool: True where the predicted class is the label."""
     return _predictions(logits) == labels
 
 
 def _class_counts(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """``[C]`` numbers of correct samples and of all samples of each class, in float64."""
-    correct = torch.where(_correct(logits, labels), labels, -1)
+    correct = torch.where(is_correct(logits, labels), labels, -1)
     return _count(correct, logits.shape[1]), _count(labels, logits.shape[1])
 
 

@@ -66,7 +66,7 @@ class RoundRecord:
         self.values["data_seconds"] = sum(r.data_seconds for r in reports.values())
         self.values["test_seconds"] = sum(r.test_seconds for r in reports.values())
         for client, report in good.items():
-            self._row(client).update(train_loss=report.loss, recorded=dict(report.recorded))
+            self._row(client).update(train_loss=report.loss, seconds=report.seconds, recorded=dict(report.recorded))
         self._add_scores("after_local", scores)
 
     def add_scores_after_aggregation(self, scores: Scores | None, global_score: Score | None) -> None:

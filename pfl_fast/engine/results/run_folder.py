@@ -3,36 +3,37 @@
 config.toml      every setting and option, as resolved
 partition/       samples of each client; --partition reuses it in another run
 metrics.jsonl    one JSON object per round
-clients.csv      one row per client and evaluated round, see :func:`client_columns`
+clients.csv      one row per client and evaluated round, see :func:`~pfl_fast.engine.results.client_rows.client_columns`
 summary.json     best, last and mean of the last five of each accuracy
-checkpoint/      see :mod:`pfl_fast.engine.state.checkpoint`
+checkpoint/      see :mod:`pfl_fast.engine.state.checkpoint`; with copies of metrics.jsonl and clients.csv
+run.lock         process that trains the run, while it does
+
+A checkpoint completes the rounds before it: it has settings, state and rows of results. The other files are made from
+it if they are damaged, or do not belong to it because the process ended between two writes.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from math import isfinite
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any, TextIO
-
-import numpy as np
+from typing import Any
 
 from pfl_fast import atomic
-from pfl_fast.data.federated import FederatedData
+from pfl_fast.data.partition import Partition
+from pfl_fast.engine.results.client_rows import client_columns, client_names, csv_text
+from pfl_fast.engine.results.disk_errors import RunFolderError, cannot_be_written, disk_errors
 from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.protocol import measure, read_tests
 from pfl_fast.engine.results.records import RoundRecord
+from pfl_fast.engine.results.result_file import ResultFile
+from pfl_fast.engine.results.run_lock import RunLock
 from pfl_fast.engine.state import checkpoint
-from pfl_fast.errors import PflFastError
+from pfl_fast.errors import ConfigError, DataError
 
-
-class RunFolderError(PflFastError):
-    """The folder of a run cannot be used."""
+RESULTS = ("metrics.jsonl", "clients.csv")
 
 
 class RunFolder(Listener):
@@ -41,67 +42,176 @@ class RunFolder(Listener):
     Args:
         folder: folder of the run.
         seconds: seconds between checkpoints; 0: a checkpoint after every round.
+        log: receives messages about damaged files.
     """
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self.folder, self.seconds = folder, seconds
-        self.metrics, self.clients = folder / "metrics.jsonl", folder / "clients.csv"
+    def __init__(self, folder: Path, seconds: float, log: Callable[[str], None]) -> None:
+        self.folder, self.seconds, self.log = folder, seconds, log
+        self.lock = RunLock(folder)
         self.checkpoints = folder / "checkpoint"
+        self.results = {name: ResultFile(folder / name, self.checkpoints / name) for name in RESULTS}
+        self.config = ""
         self._saved_at = monotonic()
-        self._saved_round = -1
+        self._saved_round, self._saved_rounds = -1, 0  # finished and planned rounds of the last checkpoint
+        self._saved_as: tuple[str, int, int] | None = None
         self._columns: list[str] = []
         self._names: list[dict[str, str]] = []
 
-    def create(self, write_config: Callable[[Path], None]) -> None:
-        """Creates the folder of a new run."""
-        if (self.folder / "config.toml").exists():
-            raise RunFolderError(
-                f"{self.folder} already holds a run: `pfl-fast resume {self.folder}` continues it, "
-                "another --out starts a new one"
-            )
+    def create(self, config: str, partition: Partition) -> None:
+        """Creates and locks the folder of a new run.
+
+        Args:
+            config: contents of ``config.toml``.
+            partition: samples of each client.
+        """
+        self.config = config
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_config(self.folder / "config.toml")
         except OSError as error:
-            raise RunFolderError(f"{self.folder}: cannot be written ({error}); choose another --out") from error
+            raise self._cannot_be_created(error) from error
+        self.lock.acquire(self.log)
+        try:
+            if (self.folder / "config.toml").exists() or checkpoint.checkpoints(self.checkpoints):
+                raise RunFolderError(
+                    f"{self.folder} already holds a run: `pfl-fast resume {self.folder}` continues it, "
+                    "another --out starts a new one"
+                )
+            partition.save(self.folder / "partition")
+            atomic.write_text(self.folder / "config.toml", config)  # last: it makes the folder a run
+        except OSError as error:
+            self.lock.release()
+            raise self._cannot_be_created(error) from error
+        except BaseException:
+            self.lock.release()
+            raise
 
-    def restore(self, run: RunView, log: Callable[[str], None]) -> None:
-        """Restores the newest usable checkpoint and removes results of later rounds from the result files."""
-        run_info = checkpoint.restore(run.state, self.checkpoints, log)
-        done = run.state.rounds_done if run_info is not None else -1
-        if run_info is not None:
-            check_same_experiment(run_info.result_settings, run.result_settings())
-            run.bests.update(run_info.bests)
-            self._check_rounds_can_be_added(run_info.rounds, run)
-        run.records[:] = [r for r in read_metrics(self.metrics, log) if r["round"] <= done]
-        self._rewrite(self.metrics, [json.dumps(r) for r in run.records])
-        if self.clients.exists():
-            self._drop_client_rows(after=done, columns=client_columns(run))
-        self._saved_round = done
+    def _cannot_be_created(self, error: OSError) -> RunFolderError:
+        return RunFolderError(f"{self.folder}: cannot be written ({error}); choose another --out")
 
-    def _check_rounds_can_be_added(self, planned: int, run: RunView) -> None:
+    def open(self) -> str | None:
+        """Locks the folder of an existing run; returns ``config.toml`` at its newest checkpoint, if there is one."""
+        if not self.checkpoints.is_dir() and not (self.folder / "config.toml").exists():
+            raise ConfigError(f"{self.folder}: holds no run (config.toml is missing)")
+        if os.access(self.folder, os.W_OK):  # others may be opened, but not trained
+            self.lock.acquire(self.log)
+        info = checkpoint.newest_info(self.checkpoints)
+        return info.config if info else None
+
+    def saved_partition(self) -> Partition | None:
+        """Returns the partition of the newest checkpoint from the folder, or None if it is damaged."""
+        info = checkpoint.newest_info(self.checkpoints)
+        try:
+            found = Partition.load(self.folder / "partition")
+        except DataError:
+            return None
+        return found if info is None or found.hash == info.result_settings["partition_hash"] else None
+
+    def own_partition(self) -> Partition:
+        """Returns the partition of a run that settings cannot make; raises if it is damaged."""
+        found = self.saved_partition()
+        if found is None:
+            raise RunFolderError(
+                f"{self.folder / 'partition'}: missing or damaged, and the settings of the run cannot make it again: "
+                "put it back, or pass it as Experiment.resume(folder, partition=...)"
+            )
+        return found
+
+    def restore(self, run: RunView, config: str) -> None:
+        """Restores the newest usable checkpoint.
+
+        Args:
+            run: the same experiment before its first round.
+            config: new contents of ``config.toml``.
+        """
+        self.config = config
+        restored: dict[str, str] = {}
+
+        def accept(info: checkpoint.RunInfo) -> None:
+            restored.update({name: file.restore(info.results[name]) for name, file in self.results.items()})
+
+        info = checkpoint.restore(run.state, self.checkpoints, self.log, accept)
+        if info is None:
+            return self._refuse_without_checkpoints()
+        check_same_experiment(info.result_settings, run.result_settings())
+        run.bests.update(info.bests)
+        self._refuse_more_rounds(info.rounds, run)
+        run.records[:] = [json.loads(line) for line in restored["metrics.jsonl"].splitlines()]
+        self._remember(run.state.rounds_done, info.rounds)
+        return None
+
+    def _refuse_without_checkpoints(self) -> None:
+        """Raises if rounds have been trained: every run writes a checkpoint before its first round."""
+        found = [n for n in (*RESULTS, "summary.json") if (self.folder / n).exists()]
+        if found:
+            raise RunFolderError(
+                f"{self.folder}: has results ({', '.join(found)}) but no checkpoint, so the run cannot be continued: "
+                f"put back the folder {self.checkpoints}, or train again with `pfl-fast train --config "
+                f"{self.folder / 'config.toml'} --out ANOTHER_FOLDER`; the results stay as they are"
+            )
+
+    def _refuse_more_rounds(self, planned: int, run: RunView) -> None:
+        if run.settings.rounds <= planned:
+            return
         done = run.state.rounds_done
-        in_final_round = done > planned or (done == planned and run.state.unfinished.reports)
-        if in_final_round and run.settings.rounds > planned:
+        if done > planned or (done == planned and run.state.unfinished.reports):
             raise RunFolderError(
                 f"{self.folder}: after the {planned} rounds of this run, every client has trained the method's final "
                 "phases, so no rounds can be added; start a new run with more --rounds"
             )
+        schedule = "lr_schedule=cosine" if run.settings.depends_on_rounds else ""
+        schedule = run.method.title if run.method.depends_on_rounds else schedule
+        if schedule:
+            raise RunFolderError(
+                f"{self.folder}: rounds: was {planned}, asked for {run.settings.rounds}; the local training of "
+                f"{schedule} depends on the number of rounds, so rounds cannot be added; start a new run with "
+                f"--rounds {run.settings.rounds}"
+            )
 
     def started(self, run: RunView) -> None:
-        """Writes the header of the clients' rows."""
+        """Writes a checkpoint before the first round; repairs files that do not belong to the restored checkpoint."""
+        if not self.lock.held:
+            self.lock.acquire(self.log)
+            if self._saved_as != self._newest():
+                self.lock.release()
+                raise RunFolderError(
+                    f"{self.folder}: another process has continued this run; Experiment.resume reads its state"
+                )
         self._columns, self._names = client_columns(run), client_names(run.data)
-        if not self.clients.exists():
-            self._append_client_rows([], header=True)
+        new = self._saved_as is None
+        if new:
+            self.results["clients.csv"].begin(csv_text(self._columns, [], header=True))
+            self.save(run)
+        elif self._saved_rounds != run.settings.rounds:
+            self.save(run)
+        self._repair(run, new)
+
+    def _repair(self, run: RunView, new: bool) -> None:
+        for result in self.results.values():
+            with disk_errors(result.file, self.folder):
+                if result.repair() and not new:
+                    self.log(f"{result.file}: rows are missing or changed; the file is made again from the checkpoint")
+        file, folder = self.folder / "config.toml", self.folder / "partition"
+        with disk_errors(file, self.folder):
+            if not file.exists() or file.read_bytes() != self.config.encode():
+                atomic.write_text(file, self.config)
+        with disk_errors(folder, self.folder):
+            if self.saved_partition() is None:
+                self.log(f"{folder}: missing or damaged; it is made again from the settings")
+                run.data.partition.save(folder)
 
     def round_done(self, run: RunView, record: RoundRecord) -> None:
         """Appends the results of the round; writes a checkpoint if it is due."""
-        self._append(self.metrics, [json.dumps(record.values)])
-        if record.evaluated:
-            rows = sorted(record.clients.items())
-            self._append_client_rows(
-                {"round": record.round, "client": c, **self._names[c], **values} for c, values in rows
-            )
+        clients = sorted(record.clients.items()) if record.evaluated else []
+        rows = [{"round": record.round, "client": c, **self._names[c], **values} for c, values in clients]
+        texts = {"metrics.jsonl": json.dumps(record.values) + "\n", "clients.csv": csv_text(self._columns, rows)}
+        failed = []
+        for name, text in texts.items():
+            try:
+                self.results[name].add(text)
+            except OSError as error:  # all rows reach the checkpoint, whatever could be written
+                failed.append(cannot_be_written(self.results[name].file, self.folder, error))
+        if failed:
+            raise failed[0]
         if monotonic() - self._saved_at >= self.seconds:
             self.save(run)
 
@@ -117,112 +227,48 @@ class RunFolder(Listener):
         self._write_summary(run)
 
     def save(self, run: RunView) -> None:
-        """Writes a checkpoint."""
-        run_info = checkpoint.RunInfo(run.result_settings(), run.settings.rounds, run.bests)
-        checkpoint.save(run.state, self.checkpoints, run_info)
-        self._saved_at, self._saved_round = monotonic(), run.state.rounds_done
+        """Writes a checkpoint, and the rows in it to the copies of the result files."""
+        results = {name: file.state() for name, file in self.results.items()}
+        info = checkpoint.RunInfo(run.result_settings(), run.settings.rounds, run.bests, self.config, results)
+        checkpoint.save(run.state, self.checkpoints, info)
+        self._remember(run.state.rounds_done, run.settings.rounds)
+        for file in self.results.values():
+            with disk_errors(file.copy, self.folder):
+                file.saved()
+
+    def _remember(self, done: int, planned: int) -> None:
+        self._saved_at, self._saved_round, self._saved_rounds = monotonic(), done, planned
+        self._saved_as = self._newest()
+
+    def _newest(self) -> tuple[str, int, int] | None:
+        """Returns name, inode and time of the newest checkpoint, which tell whether it has been replaced."""
+        files = checkpoint.checkpoints(self.checkpoints)
+        facts = files[0].stat() if files else None
+        return (files[0].name, facts.st_ino, facts.st_mtime_ns) if facts else None
 
     def _write_summary(self, run: RunView) -> None:
-        measured = measure(run.protocol, read_tests(self.folder, run.protocol), run.settings.rounds)
-        summary = {
-            **run.summary(),
-            "protocol": measured.entry(run.protocol) if measured else None,
-            "finished": run.state.rounds_done >= run.last_round,
-        }
-        self._rewrite(self.folder / "summary.json", [json.dumps(summary, indent=2)])
-
-    def _append_client_rows(self, rows: Iterable[Mapping[str, Any]], header: bool = False) -> None:
-        with _disk_errors(self.clients), self.clients.open("a", newline="") as handle:
-            _write_rows(handle, self._columns, rows, header)
-
-    def _drop_client_rows(self, after: int, columns: list[str]) -> None:
-        with self.clients.open(newline="") as handle:
-            rows = [row for row in csv.DictReader(handle) if (row.get("round") or "").isdecimal()]
-        kept = [row for row in rows if int(row["round"]) <= after]
-        with _disk_errors(self.clients), atomic.new_file(self.clients) as new, new.open("w", newline="") as handle:
-            _write_rows(handle, columns, kept, header=True)
-
-    def _append(self, file: Path, lines: Iterable[str]) -> None:
-        with _disk_errors(file), file.open("a") as handle:
-            handle.write("".join(line + "\n" for line in lines))
-
-    def _rewrite(self, file: Path, lines: Iterable[str]) -> None:
-        with _disk_errors(file):
-            atomic.write_text(file, "".join(line + "\n" for line in lines))
+        file = self.folder / "summary.json"
+        with disk_errors(file, self.folder):
+            measured = measure(run.protocol, read_tests(self.folder, run.protocol), run.settings.rounds)
+            summary = {
+                **run.summary(),
+                "protocol": measured.entry(run.protocol) if measured else None,
+                "finished": run.state.rounds_done >= run.last_round,
+            }
+            atomic.write_text(file, json.dumps(summary, indent=2) + "\n")
 
 
-def client_columns(run: RunView) -> list[str]:
-    """Returns the columns of ``clients.csv``, which do not depend on results.
-
-    The names of a method's recorded quantities are only known after local training, and may differ between rounds.
-    They share the column ``recorded``, a JSON object; metrics with one value per class are JSON lists.
-    """
-    first = ["round", "client", "client_name", "domain", "train_loss", "recorded"]
-    measured = [
-        f"{split}_{metric}_{when}"
-        for split in run.data.tests
-        for metric in run.metrics
-        for when in ("after_agg", "after_local")
-    ]
-    return [*first, *(f"{split}_samples" for split in run.data.tests), *measured]
-
-
-def client_names(data: FederatedData) -> list[dict[str, str]]:
-    """Returns name and domain of each client.
-
-    The domain is that of the training samples; several are joined by ``+``. A client with a single domain has the
-    domain's name, numbered if other clients have the same one.
-    """
-    dataset, lots = data.dataset, data.partition.train
-    if dataset.domain is None:
-        return [{"client_name": f"client {client}", "domain": ""} for client in range(len(lots))]
-    found = [[dataset.domains[d] for d in np.unique(dataset.domain[lot])] for lot in lots]
-    shared, seen = Counter(names[0] for names in found if len(names) == 1), Counter[str]()
-    result = []
-    for client, names in enumerate(found):
-        name = names[0] if len(names) == 1 else f"client {client}"
-        seen[name] += 1
-        numbered = f"{name} {seen[name]}" if shared[name] > 1 else name
-        result.append({"client_name": numbered, "domain": "+".join(names)})
-    return result
-
-
-def _write_rows(handle: TextIO, columns: list[str], rows: Iterable[Mapping[str, Any]], header: bool) -> None:
-    writer = csv.DictWriter(handle, columns, extrasaction="ignore", lineterminator="\n")
-    if header:
-        writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, dict):  # JSON has no NaN
-        value = {name: v if isfinite(v) else None for name, v in value.items()}
-    return json.dumps(value) if isinstance(value, (list, dict)) else value
-
-
-@contextmanager
-def _disk_errors(file: Path) -> Iterator[None]:
-    """Turns errors of the disk into a message with a remedy."""
-    try:
-        yield
-    except OSError as error:
-        raise RunFolderError(
-            f"{file}: cannot be written ({error.strerror}); free some space, then `pfl-fast resume {file.parent}` "
-            "continues from the last checkpoint"
-        ) from error
-
-
-def read_metrics(file: Path, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Returns the JSON objects of the rounds of a run; unreadable lines are left out."""
-    rows: list[dict[str, Any]] = []
-    if not file.exists():
-        return rows
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        try:
-            rows.append(dict(json.loads(line)))
-        except (json.JSONDecodeError, TypeError, ValueError):
-            log(f"{file}: line {number} cannot be read and is left out")
-    return rows
+def check_results(folder: Path) -> None:
+    """Raises if the result files of a run do not have the contents of its newest checkpoint."""
+    info = checkpoint.newest_info(folder / "checkpoint")
+    for name, state in info.results.items() if info else ():
+        file = folder / name
+        rows = ResultFile(file, folder / "checkpoint" / name).restore(state)
+        if not file.exists() or file.read_bytes() != rows.encode():
+            raise RunFolderError(
+                f"{file}: rows are missing or changed since the run wrote them; `pfl-fast resume {folder}` makes the "
+                "file again"
+            )
 
 
 def check_same_experiment(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

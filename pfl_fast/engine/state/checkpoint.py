@@ -1,10 +1,12 @@
 """Checkpoints: the whole state of a run on disk, as safetensors and JSON, never pickle.
 
     checkpoint/round-000012.safetensors     server tensors, stored tensors of clients that have trained, pending uploads
-    checkpoint/round-000012.json            everything else, and a digest of both files; written last
+    checkpoint/round-000012.json            everything else, and digests of both files; written last
 
-Each file is written under a temporary name, flushed and renamed, so it is either complete or absent. The last two
-checkpoints are kept. The digest detects truncated and edited files; the checkpoint before is used instead.
+The JSON file completes the checkpoint and, with it, all rounds before: it also holds the settings of the run and the
+rows of result files that are not in a checkpoint before it. Each file is written under a temporary name, flushed and
+renamed, so it is either complete or absent. The last two checkpoints are kept. Digests detect truncated and edited
+files; the checkpoint before is used instead, as after any other failure to read a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ from pfl_fast.engine.state.run_state import PartialRound, RunState
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Tensors
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 2  # checkpoints
 _NO_SECONDS = {"data_seconds": 0.0, "test_seconds": 0.0}  # spent before the clock of the resumed round starts
 
@@ -44,16 +47,19 @@ class RunInfo:
         result_settings: settings and options that determine the results.
         rounds: planned number of rounds.
         bests: best accuracies of each client.
+        config: contents of ``config.toml``.
+        results: state of each result file, by name.
     """
 
     result_settings: dict[str, Any]
     rounds: int
     bests: Bests
+    config: str
+    results: dict[str, Any]
 
 
 def save(state: RunState, folder: Path, run_info: RunInfo) -> Path:
     """Writes the state of a run; returns the JSON file."""
-    folder.mkdir(parents=True, exist_ok=True)
     unfinished = state.unfinished
     name = f"round-{state.rounds_done:06d}" + (f"-{len(unfinished.reports)}" if unfinished.reports else "")
     meta = {
@@ -67,16 +73,19 @@ def save(state: RunState, folder: Path, run_info: RunInfo) -> Path:
     tensors_file = folder / f"{name}.safetensors"
     target = folder / f"{name}.json"
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with atomic.new_file(tensors_file) as temporary:
             save_file(_tensors_of(state), temporary)
         meta = json.loads(json.dumps(meta))  # keys become text, as the digest sees them after reading
-        meta["digest"] = digest(tensors_file, meta)
+        meta["tensors"] = file_digest(tensors_file)
+        meta["digest"] = json_digest(meta)
         atomic.write_text(target, json.dumps(meta, indent=1))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target}: cannot be written ({error}); the checkpoint before it is kept, free some space and resume"
         ) from error
-    _remove_old(folder, keep=target)
+    with suppress(OSError):  # what is left over takes space, and is removed after the next checkpoint
+        _remove_others(folder, target)
     return target
 
 
@@ -89,26 +98,42 @@ def _tensors_of(state: RunState) -> Tensors:
     return tensors
 
 
-def restore(state: RunState, folder: Path, log: Callable[[str], None]) -> RunInfo | None:
+def restore(
+    state: RunState, folder: Path, log: Callable[[str], None], accept: Callable[[RunInfo], None] = lambda _info: None
+) -> RunInfo | None:
     """Restores the newest usable checkpoint. Returns the facts saved with it, or None without checkpoints.
 
     Args:
         state: state of the same experiment before its first round; overwritten.
         folder: folder of the checkpoints.
         log: receives a message about each checkpoint that cannot be used.
+        accept: called with the facts before the state is overwritten; an error makes the checkpoint unusable.
     """
-    files = _checkpoints(folder)
-    for file in files:
+    problems = []
+    for file in checkpoints(folder):
         try:
-            return _restore(state, file)
+            return _restore(state, file, accept)
         except CheckpointError as error:
+            problems.append(str(error))
             log(f"{error}; using the checkpoint before it")
-    if files:
-        raise CheckpointError(f"{folder}: no checkpoint can be used; start a new run in another folder")
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise CheckpointError(
+            f"{folder}: no checkpoint can be used:\n{listed}\nput back the files from a copy, or start a new run in "
+            "another folder"
+        )
     return None
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def newest_info(folder: Path) -> RunInfo | None:
+    """Returns the facts of the newest checkpoint whose JSON file is undamaged, or None; tensors are not read."""
+    for file in checkpoints(folder):
+        with suppress(Exception):  # restore reports the damage
+            return RunInfo(**_read_json(file)["run_info"])
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
     """JSON files of the checkpoints, newest first."""
     return sorted((f for f in folder.glob("round-*.json") if _round_key(f)), key=_round_key, reverse=True)
 
@@ -119,7 +144,7 @@ def _round_key(file: Path) -> tuple[int, ...]:
     return tuple(int(number or 0) for number in found.groups()) if found else ()
 
 
-def _restore(state: RunState, file: Path) -> RunInfo:
+def _restore(state: RunState, file: Path, accept: Callable[[RunInfo], None]) -> RunInfo:
     try:
         meta, tensors = _read(file)
         touched = torch.zeros_like(state.clients.touched)
@@ -134,8 +159,10 @@ def _restore(state: RunState, file: Path) -> RunInfo:
         run_info = RunInfo(**meta["run_info"])
         run_info.bests.update({n: {int(c): best for c, best in by.items()} for n, by in run_info.bests.items()})
         rounds_done = int(meta["rounds_done"])
+        accept(run_info)
     except Exception as error:  # damage may show anywhere
         raise CheckpointError(f"{file}: cannot be used ({_reason(error)})") from error
+    state.clients.reserve(touched.nonzero().flatten().tolist())
     # Written last, so that an unusable checkpoint leaves the state unchanged.
     state.server.update({name: tensors[f"server/{name}"].to(device) for name in state.server})
     state.clients.touched.copy_(touched)
@@ -146,17 +173,23 @@ def _restore(state: RunState, file: Path) -> RunInfo:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, (CheckpointError, OSError)) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, (PflFastError, OSError)) else f"{type(error).__name__}: {error}"
 
 
 def _read(file: Path) -> tuple[dict[str, Any], Tensors]:
-    tensors_file = file.with_suffix(".safetensors")
-    meta = json.loads(file.read_text())
+    tensors_file, meta = file.with_suffix(".safetensors"), _read_json(file)
+    if file_digest(tensors_file) != meta["tensors"]:
+        raise CheckpointError(f"{tensors_file.name} was truncated or changed since it was written")
+    return meta, load_file(tensors_file)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     if meta["format"] != FORMAT:
         raise CheckpointError(f"written in format {meta['format']}, this version reads format {FORMAT}")
-    if digest(tensors_file, meta) != meta["digest"]:
+    if json_digest(meta) != meta["digest"]:
         raise CheckpointError("truncated or changed since it was written")
-    return meta, load_file(tensors_file)
+    return meta
 
 
 def _check_fits(state: RunState, tensors: Tensors, clients: int) -> None:
@@ -171,23 +204,25 @@ def _check_fits(state: RunState, tensors: Tensors, clients: int) -> None:
             )
 
 
-def digest(tensors_file: Path, meta: dict[str, Any]) -> str:
-    """Returns the BLAKE2b digest of the tensors and of all JSON content except the digest itself."""
-    with tensors_file.open("rb") as handle:
-        result = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16))
+def file_digest(file: Path) -> str:
+    """Returns the BLAKE2b digest of a file."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def json_digest(meta: dict[str, Any]) -> str:
+    """Returns the BLAKE2b digest of all JSON content except the digest itself."""
     content = {name: value for name, value in meta.items() if name != "digest"}
-    result.update(json.dumps(content, sort_keys=True).encode())
-    return result.hexdigest()
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _remove_old(folder: Path, keep: Path) -> None:
-    files = _checkpoints(folder)
-    kept = {keep, *files[:KEPT]}
-    for file in files:
-        if file not in kept:
-            file.unlink()
-            file.with_suffix(".safetensors").unlink(missing_ok=True)
-    names = {file.stem for file in kept}
-    for file in folder.glob("round-*.safetensors"):
-        if file.stem not in names:
+def _remove_others(folder: Path, newest: Path) -> None:
+    """Removes all checkpoints but the newest two.
+
+    Those with a higher number could not be used when the run was resumed, and their rounds have been trained again.
+    """
+    before = [file for file in checkpoints(folder) if _round_key(file) < _round_key(newest)]
+    kept = {newest.stem, *(file.stem for file in before[: KEPT - 1])}
+    for file in [*folder.glob("round-*.json"), *folder.glob("round-*.safetensors"), *folder.glob(".*.tmp")]:
+        if file.stem not in kept and (_round_key(file) or file.suffix == ".tmp"):
             file.unlink()

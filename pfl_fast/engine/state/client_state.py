@@ -7,6 +7,7 @@ sparse memory-mapped files.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,16 @@ import torch
 from torch import Tensor
 
 from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Method, Tensors
 from pfl_fast.randomness import key
 from pfl_fast.transfer import to_host, write_rows
 
 CPU = torch.device("cpu")
+
+
+class StateError(PflFastError):
+    """The clients' state cannot be stored."""
 
 
 class OnDevice(Mapping[str, Tensor]):
@@ -93,11 +99,35 @@ class ClientState:
             # Pages of main memory are allocated when a row is written.
             return torch.empty(shape, dtype=value.dtype, device=self.device)
         self._folder.mkdir(parents=True, exist_ok=True)
-        file = self._folder / f"{name}.block"
+        file = self._file(name)
         size = self.clients * value.numel()
         with file.open("wb") as handle:
-            handle.truncate(size * value.element_size())  # sparse: only written rows take up space
+            handle.truncate(size * value.element_size())  # sparse: only reserved rows take up space
         return torch.from_file(str(file), shared=True, size=size, dtype=value.dtype).view(shape)
+
+    def reserve(self, clients: Iterable[int]) -> None:
+        """Reserves disk space for the rows of clients; writing to a memory-mapped file without space kills the process.
+
+        Does nothing for blocks in memory.
+        """
+        if self._folder is None:
+            return
+        rows = list(clients)
+        for name, block in self.blocks.items():
+            file, size = self._file(name), block[0].nbytes
+            try:
+                with file.open("r+b") as handle:
+                    for row in rows if size else ():
+                        os.posix_fallocate(handle.fileno(), row * size, size)
+            except OSError as error:
+                raise StateError(
+                    f"{file}: no space for the state of {len(rows)} more clients ({error.strerror}); free some space, "
+                    "or use --state memory. pfl-fast resume continues the run"
+                ) from None
+
+    def _file(self, name: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{name}.block"
 
     def start(self, client: int) -> Tensors:
         """Returns the initial stored tensors of a client."""
@@ -119,6 +149,7 @@ class ClientState:
         """Writes ``values`` to the stored tensors of a client; names that are not stored are ignored."""
         if not self.touched[client]:
             values = {**self.start(client), **values}
+            self.reserve([client])
             self.touched[client] = True
         for name, block in self.blocks.items():
             if name in values:
@@ -126,6 +157,7 @@ class ClientState:
 
     def write_stack(self, clients: Sequence[int], values: Tensors) -> None:
         """Writes ``values [C, *shape]`` of C clients, which hold every stored tensor; others are ignored."""
+        self.reserve(client for client in clients if not self.touched[client])
         stored = {name: values[name] for name in self.blocks}
         if self.device.type == "cpu":
             stored = to_host(stored)

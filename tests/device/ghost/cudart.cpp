@@ -1,7 +1,8 @@
 // A CUDA runtime without a GPU, loaded in place of libcudart.so: torch's own host code for CUDA runs on it.
 //
 // Kernels are counted and do not run. Device memory is reserved and never touched; every value read from a device is
-// zero, so that counts do not depend on values. Streams run everything at once.
+// zero, so that counts do not depend on values. With GHOST_VALUES=1, copies copy and memset writes: a caller that
+// computes in this memory, which the CPU can read, sees values. Streams run everything at once.
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
@@ -20,6 +21,12 @@ namespace {
 size_t memory() {
   const char* bytes = getenv("GHOST_MEMORY");
   return bytes ? strtoull(bytes, nullptr, 10) : size_t{40} << 30;
+}
+
+bool has_values() {
+  static const char* const given = getenv("GHOST_VALUES");
+  static const bool values = given && *given == '1';
+  return values;
 }
 
 struct Block {
@@ -75,6 +82,7 @@ int device_of(const void* address) {
 cudaError_t copy(void* to, const void* from, size_t size) {
   const int target = device_of(to), source = device_of(from);
   const long bytes = static_cast<long>(size);
+  if (has_values() || (target < 0 && source < 0)) memmove(to, from, size);
   if (target >= 0 && source >= 0) {
     count(target == source ? "bytes on device" : "bytes between devices", bytes);
   } else if (target >= 0) {
@@ -83,11 +91,14 @@ cudaError_t copy(void* to, const void* from, size_t size) {
   } else if (source >= 0) {
     count("copies to host");
     count("bytes to host", bytes);
-    memset(to, 0, size);
-  } else {
-    memmove(to, from, size);
+    if (!has_values()) memset(to, 0, size);
   }
   return cudaSuccess;
+}
+
+cudaError_t fill(void* memory, int byte, size_t size) {
+  if (has_values()) memset(memory, byte, size);
+  return launch(nullptr);
 }
 
 size_t used_memory() {
@@ -282,11 +293,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, cudaStream_t) {
   return copy(to, from, size);
 }
-cudaError_t cudaMemset(void*, int, size_t) {
-  return launch(nullptr);
+cudaError_t cudaMemset(void* memory, int byte, size_t size) {
+  return fill(memory, byte, size);
 }
-cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) {
-  return launch(nullptr);
+cudaError_t cudaMemsetAsync(void* memory, int byte, size_t size, cudaStream_t) {
+  return fill(memory, byte, size);
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   memset(attributes, 0, sizeof *attributes);

@@ -1,16 +1,18 @@
 """Trains rounds on ghost GPUs and prints what they did as JSON; runs in a process with ``build.environment()``.
 
-python -m tests.device.ghost.rounds '{"method": "fedcp", "steps": 2}'
+python -m tests.device.ghost.rounds '[{"method": "fedcp", "clients": 20, "steps": 3}]'
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,15 +29,16 @@ from tests.engine.small_experiments import partition_of
 
 INPUTS = {"cnn": ((1, 28, 28), 10), "resnet18": ((3, 64, 64), 200)}  # shape and classes by model
 BATCH, TESTS = 10, 20
+PEAK = "peak bytes"
 FIGURES = (
     *("launches", "synchronisations", "copies to device", "copies to host", "bytes to device", "bytes to host"),
-    *("bytes between devices", "changes of the device", "peak bytes"),
+    *("bytes between devices", "changes of the device", PEAK),
 )
 
 
-def load_operators() -> None:
-    """Loads the CUDA operators whose launchers only count; they replace those of a library compiled with nvcc."""
-    torch.ops.load_library(Path(os.environ["GHOST"]) / "libghost_ops.so")
+def load_operators(library: str = "libghost_ops.so") -> None:
+    """Loads the CUDA operators, by default with launchers that only count, in place of those compiled with nvcc."""
+    torch.ops.load_library(Path(os.environ["GHOST"]) / library)
     backend._CUDA_KERNELS = frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
 
 
@@ -52,22 +55,45 @@ def figures(runtime: ctypes.CDLL) -> dict[str, int]:
     counts = {what: int(n) for what, n in re.findall(r"(.+)\t(\d+)", runtime.ghost_counts().decode())}
     launches = sum(number for what, number in counts.items() if what.startswith("launch "))
     peak = sum(torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
-    return {**{name: counts.get(name, 0) for name in FIGURES}, "launches": launches, "peak bytes": peak}
+    return {**{name: counts.get(name, 0) for name in FIGURES}, "launches": launches, PEAK: peak}
 
 
-def main(request: dict[str, Any]) -> dict[str, Any]:
-    """Trains two rounds; returns the executor, the figures of the second, and the warnings and messages of both.
+def figures_per_step(runtime: ctypes.CDLL, running: Experiment) -> Callable[[], dict[str, float]]:
+    """Reads the figures between two steps; returns a function that returns those of a step, without the first."""
+    seen: list[dict[str, int]] = []
 
-    The estimate is that of the memory of a GPU with all clients in one stack, and the data set.
-    """
+    def stop() -> bool:  # asked before each batch and after the last one
+        seen.append(figures(runtime))
+        return False
+
+    running.round.executor.workers[0].trainer.stop = stop
+    return lambda: {name: (seen[-1][name] - seen[1][name]) / (len(seen) - 2) for name in FIGURES if name != PEAK}
+
+
+def main(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the result of each request, in order."""
     torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
     runtime = ctypes.CDLL(runtime_name())
     replaced = convolutions.install(runtime)
     runtime.ghost_counts.restype = ctypes.c_char_p
-    if request.pop("kernels", True):
-        load_operators()
-    else:
-        backend._CUDA_KERNELS = frozenset()
+    load_operators()
+    native = backend._CUDA_KERNELS
+    results = []
+    for request in requests:
+        backend._CUDA_KERNELS = native if request.pop("kernels", True) else frozenset()
+        gc.collect()  # or the peak includes tensors of the request before
+        torch.cuda.empty_cache()
+        results.append(result(runtime, request))
+    del replaced
+    return results
+
+
+def result(runtime: ctypes.CDLL, request: dict[str, Any]) -> dict[str, Any]:
+    """Trains two rounds; returns the executor, the figures of the second, and the warnings and messages of both.
+
+    The figures of a step are missing if there are fewer than three or several GPUs. The estimate is that of the memory
+    of a GPU with all clients in one stack, and the data set.
+    """
     messages: list[str] = []
     with (
         warnings.catch_warnings(record=True) as caught,
@@ -76,6 +102,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         warnings.simplefilter("always")
         rounds = running.rounds()
         next(rounds)
+        per_step = figures_per_step(runtime, running)
         runtime.ghost_reset()
         for device in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(device)
@@ -83,12 +110,13 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         found = figures(runtime)
         devices = [str(worker.device) for worker in running.round.executor.workers]
         texts = [str(warning.message) for warning in caught]
-        del replaced
+        counts_steps = request["steps"] > 2 and len(devices) == 1
         needed = estimate_device(running.part_table, running.method, running.data, running.settings)
         return {
             "executor": running.round.executor.name,
             "devices": devices,
             "figures": found,
+            "step": per_step() if counts_steps else None,
             "warnings": texts,
             "messages": messages,
             "estimate": needed.total(request["clients"]) + running.data.bytes,
