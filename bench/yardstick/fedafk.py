@@ -43,8 +43,9 @@ class FedAFK(FedAvg):
     def fit(self, batches: Iterable, lr: float, momentum: float) -> None:
         """Trains both extractors and mu for an epoch, applies the mixture, and trains the head for an epoch."""
         self.train()
-        extractors = [*self.extractor.parameters(), *self.global_extractor.parameters(), self.mu]
-        optimizer = torch.optim.SGD(extractors, lr=lr, momentum=momentum)
+        extractors = [*self.extractor.parameters(), *self.global_extractor.parameters()]
+        groups = [{"params": extractors, "momentum": momentum}, {"params": [self.mu]}]  # mu: plain gradient steps
+        optimizer = torch.optim.SGD(groups, lr=lr)
         self.head.requires_grad_(False)
         for x, y in batches:
             loss = self.loss(x, y)

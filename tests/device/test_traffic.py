@@ -82,11 +82,12 @@ def test_waits_do_not_grow_with_clients_whose_tensors_do_not_fit(gpus, monkeypat
 
 @pytest.mark.parametrize("gpus", [2], indirect=True)
 def test_shared_tensors_are_sent_once_per_gpu_and_round(gpus):
-    one, two = (traffic("fedavg", gpus, (4,) * 8, stack=stack) for stack in (1, 2))
     with small.trained("fedavg", device="cpu", sizes=(4,) * 8) as running:
         model = sum(tensor.nbytes for tensor in running.state.server.values())
-    uploads = 2 * 4 * model  # two rounds, of half the clients
-    assert one[1]["between devices"] == two[1]["between devices"] <= uploads + 3 * model
+    for stack in (1, 2):
+        copied = traffic("fedavg", gpus, (4,) * 8, stack=stack)[1]["between devices"]
+        # Which GPU trains a client depends on which one is idle: the other one's uploads are at most those of 7 clients.
+        assert copied <= 2 * 7 * model + 3 * model
 
 
 def test_uploads_of_one_stack_are_not_copied(gpus):

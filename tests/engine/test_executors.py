@@ -100,6 +100,8 @@ def test_native_and_reference_operators_have_the_same_results(method, case):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_executor_has_the_same_results_in_single_precision(method, case):
     values = {**CASES[case], "dtype": "float32"}
+    if method == "centralised":  # a round has the steps of all clients, through which rounding errors grow
+        values["rounds"] = 1
     expected = outcome(method, values)
     assert {t.dtype for t in expected[0].values() if t.is_floating_point()} == {torch.float32}
     for name in BRIEF:
