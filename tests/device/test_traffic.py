@@ -86,7 +86,7 @@ def test_shared_tensors_are_sent_once_per_gpu_and_round(gpus):
         model = sum(tensor.nbytes for tensor in running.state.server.values())
     for stack in (1, 2):
         copied = traffic("fedavg", gpus, (4,) * 8, stack=stack)[1]["between devices"]
-        # Which GPU trains a client depends on which one is idle: the other one's uploads are at most those of 7 clients.
+        # Which GPU trains a client depends on which one is idle: at most 7 clients train on the other one.
         assert copied <= 2 * 7 * model + 3 * model
 
 
