@@ -60,6 +60,9 @@ class ResultFile:
                 atomic.append(self.copy, self._rows, sync=True)
             else:
                 atomic.write_bytes(self.copy, self.content())
+        self._remember_copied()
+
+    def _remember_copied(self) -> None:
         self._saved += len(self._rows)
         self._digest.update(self._rows)
         self._rows = b""
@@ -72,11 +75,14 @@ class ResultFile:
         return content.decode()
 
     def repair(self) -> bool:
-        """Returns the file to its contents at the last checkpoint; returns whether rows of it were missing."""
+        """Returns file and copy to the rows of the last checkpoint; returns whether rows of the file were missing."""
         content = self.content()
         found = self.file.read_bytes() if self.file.exists() else b""
         if found != content or not self.file.exists():
             atomic.write_bytes(self.file, content)
+        if not self.copy.exists() or self.copy.read_bytes() != content:
+            atomic.write_bytes(self.copy, content)
+        self._remember_copied()
         self._written, self._waiting = len(content), b""
         return not found.startswith(content)  # further rows are those of rounds that are trained again
 
