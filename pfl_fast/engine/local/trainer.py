@@ -371,29 +371,29 @@ class Trainer:
         return progress
 
     def _train_phase(self, run: PhaseRun, tables: Tensors, first_epoch: int, settings: StepSettings) -> None:
-        own = settings.for_phase(run.phase)
         for epoch in range(first_epoch, first_epoch + run.phase.epochs):
             run.begin_epoch(settings, epoch)
             for chunk in self._chunks(run, settings.round, epoch):
                 cached = {name: table[chunk.position] for name, table in tables.items()}
-                if not self._train_chunk(run, replace(chunk, cached=cached), own):
+                if not self._train_chunk(run, replace(chunk, cached=cached), settings):
                     return
             self._run_hook(run, run.phase.after_epoch, settings)
 
     def _train_chunk(self, run: PhaseRun, chunk: Chunk, settings: StepSettings) -> bool:
         """Runs the steps of a chunk; returns False if a loss was not finite and training is to stop."""
         progress, turns, done = run.progress, len(run.rotation), 0
+        own = settings.for_phase(run.phase)
         one_by_one = bool(run.phase.after_batch) or turns > 1
         while done < len(chunk.y):
             turn = (chunk.first + done) % turns
             shape = (turn, tuple(chunk.x.shape[1:]), chunk.y.shape[1:], len(chunk.cached), type(self.runner).__name__)
-            key = self.programs.key(run.phase, settings, *shape)
+            key = self.programs.key(run.phase, own, *shape)
             program = self.programs.get(key)
             part = chunk.cut(done, done + (1 if one_by_one or not program else program.most_steps))
             if program:
                 results = run.run_program(program, part, settings.stop_at_nan)
             else:
-                results = [self._eager_step(run, part, turn, settings, key)]
+                results = [self._eager_step(run, part, turn, own, key)]
             for loss, recorded in results:
                 progress.add(chunk.rows, chunk.y.shape[-1], loss, recorded)
             if progress.failed and settings.stop_at_nan:
