@@ -95,7 +95,8 @@ class Slow(METHODS["fedavg"]):
 def test_clients_csv_has_the_seconds_of_local_training_without_tests(tmp_path, executor):
     """Every client is tested for at least 0.1 s in a round, and its steps take at least 10 ms each."""
     metrics = "tests.engine.test_observing:slow_metric"
-    with small.trained(Slow, metrics=metrics, out=tmp_path / "run", rounds=2, **executor) as running:
+    values = {"metrics": metrics, "rounds": 2, "capture": "off", **executor}  # programs do not sleep
+    with small.trained(Slow, out=tmp_path / "run", **values) as running:
         steps = [running.data.steps(client) for client in range(5)]
     rows = [row for row in rows_of(tmp_path / "run") if row["round"] == "2"]
     assert len(rows) == 5
