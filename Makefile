@@ -10,7 +10,7 @@ CPU := https://download.pytorch.org/whl/cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants fuzz chaos sanitize oldest newest audit licences wheel wheel-test clean
+.PHONY: help setup train test test-fast lint format bench bench-e2e bench-check cuda-report gpu-check mutants docs fuzz chaos sanitize oldest newest audit licences wheel wheel-test clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -59,6 +59,10 @@ gpu-check: setup ## on a machine with a GPU: five minutes of tests and measureme
 
 mutants: setup ## mutation testing of the kernels, hours (KERNEL=mix SAMPLE=12: minutes; WRITE=1: into bench/mutants.md)
 	@$(BIN)/python -m tests.mutation $(KERNEL) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(WRITE),--write)
+
+docs: setup ## the documentation site, into docs/_build/html
+	@$(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 fuzz: setup ## damaged data files in every loader, and operators on random sizes; ten minutes (SECONDS=3600: an hour)
 	@$(BIN)/python -m tests.fuzz --seed "$$(date +%s)" --seconds $(or $(SECONDS),600)

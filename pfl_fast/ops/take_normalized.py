@@ -39,7 +39,7 @@ def take_normalized(
     channels_last: bool = True,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Returns ``(images[index] / 255 - mean) / std`` with shape [*batch, C, H, W].
+    """Returns ``(images[index] / 255 - mean) / std`` with shape ``[*batch, C, H, W]``.
 
     Args:
         images: ``[N, H, W, C]`` uint8, contiguous. With ``torch.from_numpy`` of a memory-mapped array, only the
