@@ -2,7 +2,7 @@
 
 A load must end, within memory and time, with data or with an error that names the file. Prints the number of inputs by
 outcome, and exits with 1 if one of them was a crash, a hang, an oversize allocation, a traceback or a file written
-elsewhere. ``--seed S --only N`` repeats one input.
+elsewhere. ``--seed S --only N`` repeats one input; Ctrl-C ends early.
 """
 
 from __future__ import annotations
@@ -10,58 +10,78 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import select
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 HANG = 20.0  # seconds
+BATCH = 32  # inputs that a process gets at once
 FINE = ("read", "refused")
 
 
 class Child:
-    """A process that loads one input after the other; started again after a crash or a hang."""
+    """A process that loads inputs; started again after a crash or a hang."""
 
     def __init__(self, seed: str) -> None:
         self.command = [sys.executable, "-m", "tests.fuzz.worker", seed]
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.received = b""  # start of an answer
 
-    def run(self, number: int) -> tuple[str, str, str]:
-        """Returns loader, outcome and message of an input."""
+    def run(self, inputs: Sequence[int]) -> Iterator[tuple[int, str, str, str]]:
+        """Yields number, loader, outcome and message of each input."""
+        rest = deque(inputs)
+        while rest:
+            patience = HANG if self.process else 10 * HANG  # imports
+            self._send(rest)
+            while rest and (line := self._line(patience)):
+                yield tuple(json.loads(line))
+                rest.popleft()
+                patience = HANG
+            if rest:  # without an answer
+                hangs = line is None
+                code = self.stop()
+                outcome = ("hang", f"more than {HANG:g} s") if hangs else ("crash", f"exit code {code}")
+                yield rest.popleft(), "?", *outcome
+
+    def _send(self, inputs: Iterable[int]) -> None:
         if self.process is None:
             root = Path(__file__).resolve().parents[2]
-            self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
-            )
-            patience = 10 * HANG  # imports
-        else:
-            patience = HANG
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root)
+            self.received = b""
         assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(f"{number}\n")
+        self.process.stdin.write(" ".join(map(str, inputs)).encode() + b"\n")
         self.process.stdin.flush()
-        if not select.select([self.process.stdout], [], [], patience)[0]:
-            self.stop()
-            return "?", "hang", f"more than {HANG} s"
-        line = self.process.stdout.readline()
-        if not line:
-            code = self.process.wait()
-            self.process = None
-            return "?", "crash", f"exit code {code}"
-        _, loader, result, message = json.loads(line)
-        return loader, result, message
 
-    def stop(self) -> None:
-        """Ends the process."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
-            self.process = None
+    def _line(self, patience: float) -> bytes | None:
+        """Returns an answer; empty at the end of the process, None if there is none in time."""
+        assert self.process
+        assert self.process.stdout
+        while b"\n" not in self.received:
+            if not select.select([self.process.stdout], [], [], patience)[0]:
+                return None
+            more = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not more:
+                return b""
+            self.received += more
+        line, _, self.received = self.received.partition(b"\n")
+        return line
+
+    def stop(self) -> int:
+        """Ends the process and returns its exit code."""
+        if self.process is None:
+            return 0
+        self.process.kill()
+        self.process.communicate()
+        code, self.process = self.process.returncode, None
+        return code
 
 
 def numbers(first: int, seconds: float | None, inputs: int | None) -> Iterator[int]:
@@ -73,34 +93,69 @@ def numbers(first: int, seconds: float | None, inputs: int | None) -> Iterator[i
         yield number
 
 
-def fuzz(
-    seed: str, seconds: float | None = None, inputs: int | None = None, first: int = 0, jobs: int = 1
-) -> tuple[dict[str, Counter[str]], list[str]]:
-    """Returns the number of inputs by loader and outcome, and a description of each finding."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    findings = []
-    shared, lock = numbers(first, seconds, inputs), threading.Lock()
+class Campaign:
+    """Tries inputs in several processes, and counts.
 
-    def work() -> None:
-        child = Child(seed)
-        try:
-            while True:
-                with lock:
-                    number = next(shared, None)
-                if number is None:
-                    return
-                loader, result, message = child.run(number)
-                with lock:
-                    counts[loader][result] += 1
-                    if result not in FINE:
-                        findings.append(f"--seed {seed} --only {number} ({loader}): {result}\n{message}")
-        finally:
-            child.stop()
+    Attributes:
+        counts: number of inputs by loader and outcome.
+        findings: a description of each finding.
+    """
 
-    with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(work) for _ in range(jobs)]:
-            done.result()
-    return counts, findings
+    def __init__(self, seed: str) -> None:
+        self.seed = seed
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+        self.findings: list[str] = []
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._reported = self._start
+
+    @property
+    def total(self) -> Counter[str]:
+        """Number of inputs by outcome."""
+        return sum(self.counts.values(), Counter[str]())
+
+    def run(self, inputs: Iterator[int], jobs: int) -> None:
+        """Tries all inputs; prints findings at once, and progress every minute, on stderr."""
+        stop = threading.Event()
+
+        def work() -> None:
+            child = Child(self.seed)
+            try:
+                while not stop.is_set():
+                    with self._lock:
+                        batch = list(itertools.islice(inputs, BATCH))
+                    if not batch:
+                        return
+                    for answer in child.run(batch):
+                        self._add(*answer)
+            finally:
+                child.stop()
+
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for done in [pool.submit(work) for _ in range(jobs)]:
+                    done.result()
+            finally:
+                stop.set()
+
+    def _add(self, number: int, loader: str, result: str, message: str) -> None:
+        with self._lock:
+            self.counts[loader][result] += 1
+            if result not in FINE:
+                finding = f"--seed {self.seed} --only {number} ({loader}): {result}\n{message}"
+                self.findings.append(finding)
+                print(finding, file=sys.stderr, flush=True)
+            now = time.monotonic()
+            if now > self._reported + 60:
+                self._reported = now
+                print(self.summary(), file=sys.stderr, flush=True)
+
+    def summary(self) -> str:
+        """Returns the number of inputs by outcome, and their rate."""
+        seconds = time.monotonic() - self._start
+        count = self.total.total()
+        outcomes = ", ".join(f"{number} {name}" for name, number in sorted(self.total.items()))
+        return f"{count} inputs in {seconds:.0f} s ({count / seconds:.0f}/s): {outcomes}"
 
 
 def main() -> int:
@@ -114,13 +169,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="number of processes (default: 2)")
     chosen = parser.parse_args()
     first, inputs = (chosen.only, 1) if chosen.only is not None else (chosen.first, chosen.inputs)
-    counts, findings = fuzz(chosen.seed, None if inputs else chosen.seconds, inputs, first, chosen.jobs)
-    total = sum(counts.values(), Counter[str]())
-    for loader in sorted(counts):
-        print(f"{loader:22} " + ", ".join(f"{count} {result}" for result, count in sorted(counts[loader].items())))
-    print(f"{total.total()} inputs: " + ", ".join(f"{count} {result}" for result, count in sorted(total.items())))
-    print("\n".join(findings[:20]))
-    return 1 if findings else 0
+    campaign = Campaign(chosen.seed)
+    with suppress(KeyboardInterrupt):
+        campaign.run(numbers(first, None if inputs else chosen.seconds, inputs), chosen.jobs)
+    for loader, counts in sorted(campaign.counts.items()):
+        print(f"{loader:22} " + ", ".join(f"{count} {result}" for result, count in sorted(counts.items())))
+    print(campaign.summary())
+    return 1 if campaign.findings else 0
 
 
 if __name__ == "__main__":

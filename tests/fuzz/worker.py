@@ -68,8 +68,7 @@ def main() -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + MARGIN
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        for line in sys.stdin:
-            number = int(line)
+        for number in (int(text) for line in sys.stdin for text in line.split()):
             random_ = random.Random(f"{seed}:{number}")
             name = names[number % len(names)]
             write(folder, damage(valid[name], random_))
