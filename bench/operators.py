@@ -4,7 +4,8 @@
     python -m bench.operators route mix          only bench/test_route.py and bench/test_mix.py, printed
     python -m bench.operators route --seconds 1  a second per comparison instead of six
 
-All benchmarks together write bench/results.txt, or the file after --out. Torch and its libraries are limited to the
+All benchmarks together write bench/results.txt, or the file after --out, and the table in docs/performance.md.
+Torch and its libraries are limited to the
 instruction set of the native kernels. On processors that are not Intel's, MKL chooses its instructions itself.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,10 +22,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import machine as here
-from bench.race import LEGEND, Race, read, tables
+from bench.race import LEGEND, Race, read, summary, tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results.txt"
+PERFORMANCE = ROOT / "docs" / "performance.md"
+BLOCK = re.compile(r"(<!-- bench-operators -->\n).*?(<!-- /bench-operators -->)", re.DOTALL)
 # The native kernels, torch with its compiler, oneDNN, MKL.
 SWITCHES = ("PFL_FAST_CPU_CAPABILITY", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 INSTRUCTION_SETS = {
@@ -59,6 +63,14 @@ def main(arguments: Sequence[str]) -> None:
         if out:
             out.write_text(text)
     print(text, end="")
+    if out == RESULTS:
+        write_docs(headings, races)
+
+
+def write_docs(headings: Sequence[str], races: Sequence[Race]) -> None:
+    """Replaces the table of operators in docs/performance.md."""
+    table = "\n\n".join([" ".join(headings), summary(races)])
+    PERFORMANCE.write_text(BLOCK.sub(lambda found: found[1] + table + found[2], PERFORMANCE.read_text()))
 
 
 def available(flags: Sequence[str]) -> list[str]:

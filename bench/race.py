@@ -73,6 +73,29 @@ def tables(races: Iterable[Race]) -> list[str]:
     return lines
 
 
+NOISE = 0.95  # a candidate below this multiple of the first one's time counts as faster
+
+
+def summary(races: Iterable[Race]) -> str:
+    """Returns a Markdown table: every candidate with a goal, and every one that is faster than the first."""
+    by_title: dict[str, list[Race]] = {}
+    for race in races:
+        by_title.setdefault(race.title, []).append(race)
+    sets = list(dict.fromkeys(race.kernels for measured in by_title.values() for race in measured))
+    lines = [f"| benchmark | compared with | {' | '.join(sets)} | goal |", "| --- " * (len(sets) + 3) + "|"]
+    for title, measured in by_title.items():
+        for name in measured[0].ratios:
+            ratios = {race.kernels: race.ratios[name] for race in measured}
+            goal = measured[0].goals.get(name)
+            if goal is not None or min(ratios.values()) < NOISE:
+                cells = [f"{ratios[one]:.2f}" if one in ratios else "-" for one in sets]
+                reached = (
+                    "-" if goal is None else f"{goal:g}, {'reached' if min(ratios.values()) >= goal else 'MISSED'}"
+                )
+                lines.append(f"| {title} | {name} | {' | '.join(cells)} | {reached} |")
+    return "\n".join(lines) + "\n"
+
+
 def rows(race: Race) -> list[str]:
     subject = race.rows[0].median
     lines = []
