@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pfl_fast.engine.client_results import LocalReport, Score
 from pfl_fast.engine.local.optimizer import StepSettings
-from pfl_fast.engine.local.trainer import Runner
+from pfl_fast.engine.local.runner import Runner
 from pfl_fast.engine.results.scores import PendingScore, read_scores_by_split
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.worker import TestSettings, Worker

@@ -13,8 +13,9 @@ from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.executors import TEST_STACK, BatchedExecutor, Executor
 from pfl_fast.engine.local.modules import set_mode
 from pfl_fast.engine.local.progress import StackProgress
+from pfl_fast.engine.local.runner import WHOLE
 from pfl_fast.engine.local.stacked import StackedPhase, StackedRunner
-from pfl_fast.engine.local.trainer import WHOLE, with_cached
+from pfl_fast.engine.local.trainer import with_cached
 from pfl_fast.engine.memory import META, MetaClient, size
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings

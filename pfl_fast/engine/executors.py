@@ -11,9 +11,9 @@ from typing import ClassVar, TypeVar
 
 import torch
 
+from pfl_fast.engine.local.runner import Runner
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.local.stacked import StackedRunner
-from pfl_fast.engine.local.trainer import Runner
 from pfl_fast.engine.stopping import StopFlag
 from pfl_fast.engine.worker import Worker
 from pfl_fast.errors import ConfigError

@@ -15,8 +15,8 @@ from pfl_fast.engine.allocations import Allocations
 from pfl_fast.engine.local.modules import bind, set_mode
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.progress import SingleProgress
+from pfl_fast.engine.local.runner import WHOLE
 from pfl_fast.engine.local.single import SinglePhase, SingleRunner
-from pfl_fast.engine.local.trainer import WHOLE
 from pfl_fast.engine.sampling import sample
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.part_table import PartTable

@@ -12,9 +12,10 @@ from torch import nn
 
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.local.optimizer import StepSettings
+from pfl_fast.engine.local.runner import Runner
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.local.stacked import StackedRunner
-from pfl_fast.engine.local.trainer import Runner, Trainer
+from pfl_fast.engine.local.trainer import Trainer
 from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable

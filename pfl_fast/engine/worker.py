@@ -15,8 +15,9 @@ from pfl_fast.engine.local.arithmetic import with_bf16_products
 from pfl_fast.engine.local.capture import Programs
 from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
+from pfl_fast.engine.local.runner import Runner
 from pfl_fast.engine.local.single import SingleRunner, predictions
-from pfl_fast.engine.local.trainer import Runner, Trainer
+from pfl_fast.engine.local.trainer import Trainer
 from pfl_fast.engine.results.metrics import Metric
 from pfl_fast.engine.results.scores import PendingScore, pending_scores, read_scores
 from pfl_fast.engine.state.part_table import PartTable

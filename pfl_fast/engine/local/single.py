@@ -14,7 +14,7 @@ from pfl_fast.engine.local.modules import bind, evaluate_at
 from pfl_fast.engine.local.optimizer import StepSettings, identity, only_steps, takes_factors, update
 from pfl_fast.engine.local.program import StepProgram
 from pfl_fast.engine.local.progress import SingleProgress
-from pfl_fast.engine.local.trainer import WHOLE, Chunk, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.runner import WHOLE, Chunk, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable, TensorSpec
 from pfl_fast.methods.base import Batch, Method, Phase, Tensors
 from pfl_fast.nn import seed_dropout
@@ -105,7 +105,7 @@ class SinglePhase(PhaseRun):
 
 
 class SingleRunner(Runner):
-    """Runs one client at a time. Arguments as of :class:`~pfl_fast.engine.local.trainer.Runner`."""
+    """Runs one client at a time. Arguments as of :class:`~pfl_fast.engine.local.runner.Runner`."""
 
     progress_class = SingleProgress
     phase_class = SinglePhase

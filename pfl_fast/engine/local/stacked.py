@@ -18,7 +18,7 @@ from pfl_fast.engine.local.modules import stacked
 from pfl_fast.engine.local.optimizer import StepSettings, update
 from pfl_fast.engine.local.program import StepProgram
 from pfl_fast.engine.local.progress import StackProgress
-from pfl_fast.engine.local.trainer import Chunk, PhaseRun, Predict, Runner, Step
+from pfl_fast.engine.local.runner import Chunk, PhaseRun, Predict, Runner, Step
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch, Client, Method, Phase, Tensors
