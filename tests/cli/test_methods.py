@@ -36,7 +36,7 @@ def test_list_has_every_method_under_its_family(run):
 def test_fidelity_page_is_up_to_date_and_names_tests_that_exist(run):
     page = run("--fidelity")
     root = Path(__file__).parents[2]
-    assert (root / "docs" / "fidelity.md").read_text() == page, "pfl-fast methods --fidelity > docs/fidelity.md"
+    assert (root / "docs" / "fidelity.md").read_text().startswith(page), "python -m bench.reproduced"
     tests = re.findall(r"`(tests/methods/\S+)`", page)
     assert len(tests) == len(METHODS)
     assert all((root / test).is_file() for test in tests)

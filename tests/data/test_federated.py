@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from pfl_fast.assembly import normalised
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.data.partition import Partition
-from pfl_fast.errors import DataError
+from pfl_fast.errors import ConfigError, DataError
 from tests.data.samples import images, labelled, partitioned
 
 
@@ -192,6 +193,29 @@ def test_mistakes_are_named():
     small = labelled(np.arange(40) % 2)
     with pytest.raises(DataError, match="the partition is of toy with 40 samples, but toy has 50"):
         FederatedData(labelled(np.arange(50) % 2), partitioned(small, "iid", clients=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("half", 0.5, 0.5),
+        ("none", 0.0, 1.0),
+        ("imagenet", torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])),
+    ],
+)
+def test_normalisation_by_name(name, mean, std):
+    dataset = images(np.arange(5) % 2)
+    batch = next(FederatedData(normalised(dataset, name), partition_of([4]), shuffle=False).batches(0, 0, 0))
+    pixels = torch.from_numpy(dataset.x[[3, 2, 1, 0]]) / 255
+    torch.testing.assert_close(batch.x, ((pixels - mean) / std).permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "shown"), [(images([0, 1], shape=(4, 4, 1)), "1 channels"), (labelled([0, 1]), "features")]
+)
+def test_imagenets_normalisation_is_for_images_of_three_channels(dataset, shown):
+    with pytest.raises(ConfigError, match=f"normalise: imagenet is for images of 3 channels, got {shown}"):
+        normalised(dataset, "imagenet")
 
 
 def test_half_types():
