@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -40,7 +40,12 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
 def remove_unfinished(folder: Path) -> None:
     """Removes what killed processes left in a folder that only this process writes to."""
     remove_stale(folder)
-    for path in [*folder.rglob(".*.tmp"), *folder.rglob(".tmp*")]:  # of pfl_fast.atomic, of safetensors
+    remove([*folder.rglob(".*.tmp"), *folder.rglob(".tmp*")])  # of pfl_fast.atomic, of safetensors
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Removes files and folders as far as possible."""
+    for path in paths:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

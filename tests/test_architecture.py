@@ -58,6 +58,7 @@ MAY_IMPORT = {
         "methods",
         "models",
         "options",
+        "scratch",
     },
     "config": {"atomic", "data", "engine", "errors", "options"},
     "cli": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,13 +131,15 @@ def run_comparison(request: Request, out: Path, quiet: bool) -> None:
     """Trains all runs of a request, prints and writes the table; exits with 1 if a run failed."""
     from pfl_fast.comparison.plan import make_plan
     from pfl_fast.comparison.results import finished_runs
+    from pfl_fast.comparison.train import locked
 
-    with continued_by_repeating(out):
-        plan = make_plan(request, out, (lambda _: None) if quiet else click.echo)
+    log: Callable[[str], None] = (lambda _: None) if quiet else click.echo
+    with continued_by_repeating(out), locked(out, log):
+        plan = make_plan(request, out, log)
         failures = train_plan(plan, quiet)
-    comparison = finished_runs(plan, failures)
-    if comparison:
-        write_results(comparison, out)
+        comparison = finished_runs(plan, failures)
+        if comparison:
+            write_results(comparison, out)
     exit_if_failed(len(failures), len(plan.runs))
 
 
@@ -166,7 +168,7 @@ def continued_by_repeating(out: Path) -> Iterator[None]:
 def exit_if_failed(failed: int, runs: int) -> None:
     """Exits with 1 if a run failed."""
     if failed:
-        click.echo(f"{failed} of {runs} runs failed; RUN/error.txt has the traceback", err=True)
+        click.echo(f"Error: {failed} of {runs} runs failed; RUN/error.txt has the traceback", err=True)
         sys.exit(1)
 
 
@@ -174,9 +176,12 @@ def compare_finished(folders: Iterable[Path], out: Path, protocol: str | None) -
     """Prints and writes the table of finished runs."""
     from pfl_fast.comparison.results import compare as compare_runs
     from pfl_fast.comparison.results import read_runs
+    from pfl_fast.comparison.train import locked
 
     runs, chosen = read_runs(list(folders), protocol)
-    write_results(compare_runs(runs, chosen, {}), out)
+    comparison = compare_runs(runs, chosen, {})
+    with locked(out, click.echo):
+        write_results(comparison, out)
 
 
 def write_results(comparison: Comparison, out: Path) -> None:

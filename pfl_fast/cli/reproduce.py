@@ -87,7 +87,9 @@ def reproduce(
             table.plan(temporary / "plan")
             table.estimate()
         return
-    with continued_by_repeating(folder):
+    from pfl_fast.comparison.train import locked
+
+    with continued_by_repeating(folder), locked(folder, click.echo):
         table.plan(folder)
         table.estimate()
         table.run(folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pfl_fast import atomic
 from pfl_fast.comparison.results import Comparison, Row
 from pfl_fast.engine.results.protocol import POINTS, REDUCTIONS
 
@@ -64,7 +65,8 @@ def draw_curves(comparison: Comparison, folder: Path) -> list[str]:
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
     with mpl.rc_context({"svg.hashsalt": "pfl-fast", "pdf.fonttype": 42}):
         for suffix in FORMATS:
-            figure.savefig(folder / f"curves.{suffix}", metadata=METADATA[suffix])
+            with atomic.new_file(folder / f"curves.{suffix}") as temporary:
+                figure.savefig(temporary, format=suffix, metadata=METADATA[suffix])
     return [f"curves.{suffix}" for suffix in FORMATS]
 
 

@@ -158,7 +158,6 @@ FORMATS = {"txt": text, "md": markdown, "tex": latex}
 
 def write_tables(table: Table, folder: Path, **others: str) -> list[str]:
     """Writes ``results.txt``, ``.md``, ``.tex`` and the contents of ``others`` by suffix; returns the file names."""
-    folder.mkdir(parents=True, exist_ok=True)
     contents = {**{suffix: write(table) for suffix, write in FORMATS.items()}, **others}
     for suffix, content in contents.items():
         atomic.write_text(folder / f"results.{suffix}", content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -13,7 +12,8 @@ from pfl_fast import config
 from pfl_fast.comparison.plan import ComparisonPlan
 from pfl_fast.config import NOT_IN_RESULTS, Settings
 from pfl_fast.engine.results.protocol import Measurement, Protocol, find_protocol, measure, read_tests
-from pfl_fast.engine.results.run_folder import check_results
+from pfl_fast.engine.results.run_folder import check_results, read_summary
+from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods import METHODS
 from pfl_fast.options import plain
@@ -99,7 +99,7 @@ class Comparison:
 
 def is_finished(folder: Path) -> bool:
     """Returns whether all rounds of a run are done."""
-    return bool(_summary(folder).get("finished"))
+    return bool(read_summary(folder).get("finished"))
 
 
 def read_run(folder: Path, protocol: Protocol, label: str = "") -> Run:
@@ -107,9 +107,13 @@ def read_run(folder: Path, protocol: Protocol, label: str = "") -> Run:
     if not (folder / "config.toml").is_file():
         raise ConfigError(f"{folder}: holds no run (config.toml is missing)")
     if not is_finished(folder):
-        raise ConfigError(f"{folder}: the run is not finished; pfl-fast resume {folder} continues it")
+        raise ConfigError(
+            f"{folder}: the run is not finished, or its summary.json is damaged; pfl-fast resume {folder} continues it"
+        )
     check_results(folder)
-    settings, summary = {**SETTINGS, **config.read(folder / "config.toml")}, _summary(folder)
+    info = checkpoint.newest_info(folder / "checkpoint")
+    values = config.read_of_run(folder / "config.toml", info.config if info else None, log=lambda _: None)
+    settings, summary = {**SETTINGS, **values}, read_summary(folder)
     measured = measure(protocol, read_tests(folder, protocol), settings["rounds"])
     if measured is None:
         raise ConfigError(f"{folder}: has no accuracy by protocol {protocol.name} ({protocol})")
@@ -222,13 +226,6 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _summary(folder: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads((folder / "summary.json").read_text()))
-    except (OSError, ValueError):
-        return {}
-
-
 def _own_protocol(folder: Path) -> Protocol:
-    entry = _summary(folder).get("protocol")
+    entry = read_summary(folder).get("protocol")
     return Protocol(**{f.name: entry[f.name] for f in fields(Protocol)}) if entry else find_protocol("default")

@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from pfl_fast.comparison.plan import ComparisonPlan, PlannedRun
 from pfl_fast.comparison.results import is_finished
 from pfl_fast.config import NOT_IN_RESULTS
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.results.listeners import Listener
+from pfl_fast.engine.results.run_lock import RunLock
 from pfl_fast.engine.stopping import stop_on_signals
+from pfl_fast.errors import ConfigError
 from pfl_fast.experiment import Experiment
+from pfl_fast.scratch import remove
 
 ERROR = "error.txt"  # the traceback of a failed run, in its folder
+
+
+@contextmanager
+def locked(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
+    """Keeps other processes out of the folder of a comparison, which is made; removes what killed ones left.
+
+    A folder that nothing was written to is removed again.
+
+    Args:
+        folder: folder of the comparison.
+        log: receives a message if a process was killed while it held the lock.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"{folder}: is not a folder; choose another --out") from None
+    lock = RunLock(folder, "comparison")
+    try:
+        lock.acquire(log)
+        remove([*folder.glob(".*.tmp"), *folder.glob("*/.*.tmp")])  # runs are deeper, and have locks of their own
+        yield
+    finally:
+        lock.release()
+        for path in made:
+            with suppress(OSError):  # not empty
+                path.rmdir()
 
 
 def train_all(
@@ -31,6 +63,8 @@ def train_all(
     failures = {}
     for run in plan.runs:
         message = None
+        with suppress(OSError):
+            (run.folder / ERROR).unlink(missing_ok=True)
         if not is_finished(run.folder):
             try:
                 _train(plan, run, started(run))
@@ -39,8 +73,9 @@ def train_all(
             except Exception as error:  # the other runs go on
                 message = str(error).splitlines()[0] if str(error) else type(error).__name__
                 failures[run.label, run.seed] = message
-                run.folder.mkdir(parents=True, exist_ok=True)
-                (run.folder / ERROR).write_text(traceback.format_exc())
+                with suppress(OSError):  # a full disk, which the message names
+                    run.folder.mkdir(parents=True, exist_ok=True)
+                    (run.folder / ERROR).write_text(traceback.format_exc())
         ended(run, message)
     return failures
 
@@ -52,7 +87,6 @@ def _train(plan: ComparisonPlan, run: PlannedRun, listener: Listener) -> None:
         experiment = Experiment.resume(run.folder, log=_discard, **changes)
     else:
         experiment = Experiment(method, dataset=plan.dataset, resolved=run.resolved, out=run.folder, log=_discard)
-    (run.folder / ERROR).unlink(missing_ok=True)
     experiment.listeners.append(listener)
     try:
         with stop_on_signals(experiment.round.executor.stop):

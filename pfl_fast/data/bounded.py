@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from pfl_fast.errors import DataError, PflFastError, damaged
 FREE, RATIO = 64 << 20, 100  # bytes that a file of n bytes may decode to: FREE + RATIO * n
 FREE_NAMES, FREE_TOKENS = 10_000, 1_000_000  # classes and tokens that a data set may have, if its samples are fewer
 CHUNK = 1 << 20
+NPY_HEADER = 1 << 20  # bytes
 
 
 class Readable(Protocol):
@@ -111,12 +113,28 @@ def read_npy(stream: BinaryIO, file: object, size: int) -> NDArray[np.generic]:
     return checked(np.frombuffer(data, dtype)).reshape(shape, order="F" if fortran else "C")
 
 
+def map_npy(file: Path, mode: Literal["r", "c"]) -> NDArray[Any]:
+    """Maps a file in npy format; a map never takes more memory than the file has bytes.
+
+    Args:
+        file: the file.
+        mode: ``"r"`` for a read-only array, ``"c"`` for one whose changes do not reach the file.
+    """
+    with file.open("rb") as stream:
+        read_npy_header(stream)
+    array: NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
+    return array
+
+
 def read_npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
     """Reads shape, order and dtype from the header of an npy file; objects are allowed here."""
     version = np.lib.format.read_magic(stream)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise ValueError(f"npy version {version}")
+    if version == (2, 0):  # NumPy allocates the claimed length of the header, up to 4 GiB, before it reads
+        length = stream.read(4)
+        stream = io.BytesIO(length + stream.read(min(int.from_bytes(length, "little"), NPY_HEADER)))
     shape, fortran, dtype = readers[version](stream)
     if min(shape, default=0) < 0:
         raise ValueError(f"shape {shape}")

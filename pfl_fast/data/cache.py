@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl_fast import __version__, atomic
+from pfl_fast.data import bounded
 from pfl_fast.data.dataset import REAL, Dataset
 from pfl_fast.data.sources.raw import Raw
 from pfl_fast.errors import DataError, damaged
@@ -173,12 +174,12 @@ def _read_array(folder: Path, key: str, facts: Any) -> NDArray[Any]:
     dtype, shape = (facts["dtype"], facts["shape"]) if isinstance(facts, dict) else (facts[0], facts[1:])
     # Copy-on-write, because torch wants writable memory: writes do not reach the file.
     try:
-        array: NDArray[Any] = np.load(folder / f"{key}.npy", mmap_mode="c", allow_pickle=False)
+        array = bounded.map_npy(folder / f"{key}.npy", "c")
     except Exception as error:  # NumPy parses the header as Python, and raises errors of many types
         raise BrokenCacheError(f"{key}.npy: {error}") from None
     if list(array.shape) != shape or str(array.dtype) != dtype:
         raise BrokenCacheError(f"{key}.npy holds {array.dtype} {list(array.shape)}, expected {dtype} {shape}")
-    return array if key == "x" else np.array(array)  # a map of the file never allocates more than the file has
+    return array if key == "x" else np.array(array)
 
 
 def _dataset(manifest: dict[str, Any], arrays: dict[str, Any]) -> Dataset:

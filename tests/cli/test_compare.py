@@ -1,6 +1,8 @@
 import csv
+import errno
 import io
 import json
+import os
 import re
 import shlex
 import signal
@@ -13,9 +15,10 @@ import pytest
 
 from pfl_fast.cli.compare_progress import RunTable
 from pfl_fast.comparison.plan import Request, make_plan
-from pfl_fast.comparison.train import train_all
+from pfl_fast.comparison.train import locked, train_all
 from pfl_fast.config import read
 from pfl_fast.data.partition import Partition
+from pfl_fast.engine.state.checkpoint import json_digest
 from pfl_fast.experiment import Experiment
 from tests.cli.conftest import SMALL, read_rounds
 
@@ -259,6 +262,12 @@ def test_runs_of_comparisons_can_be_compared_again(cli):
     assert Path("b/results.csv").read_text() == Path("a/results.csv").read_text()
 
 
+def rewrite(folder, **changes):
+    """Changes entries of summary.json, and its digest."""
+    summary = json.loads(Path(folder, "summary.json").read_text()) | changes
+    Path(folder, "summary.json").write_text(json.dumps({**summary, "digest": json_digest(summary)}))
+
+
 def test_runs_that_differ_are_not_mixed(cli):
     train = ["train", "local", *SMALL, "--quiet", "--out"]
     cli(*train, "a")
@@ -267,8 +276,7 @@ def test_runs_that_differ_are_not_mixed(cli):
     cli(*train, "d")
     cli(*train, "e", "--seed", 1)
     cli("train", "fedavg", *SMALL, "--quiet", "--out", "f")
-    summary = json.loads(Path("d/summary.json").read_text())
-    Path("d/summary.json").write_text(json.dumps({**summary, "data": "synthetic stand-in"}))
+    rewrite("d", data="synthetic stand-in")
     for others, message in [
         (["b"], "they differ in partition at seed 0"),
         (["c"], "they differ in protocol"),
@@ -283,8 +291,51 @@ def test_runs_that_differ_are_not_mixed(cli):
     for arguments in (["--rounds", 5], ["--set", "lam=1"], ["--grid", "lam=1"]):
         errors = cli("compare", "--runs", "a", *arguments, "--out", "t", exit_code=2).stderr
         assert "only --protocol and --out can be given" in errors
-    Path("a/summary.json").write_text(json.dumps({**summary, "finished": False}))
+    rewrite("a", finished=False)
     assert "pfl-fast resume a continues it" in cli("compare", "--runs", "a", "--out", "t", exit_code=2).stderr
+
+
+def test_a_changed_run_is_not_compared(cli):
+    cli(*TWO, "--out", "a", "--quiet")
+    before = {name: Path("a", name).read_bytes() for name in FILES}
+    summary, settings = Path("a/runs/fedper-seed0/summary.json"), Path("a/runs/fedavg-seed0/config.toml")
+    summary.write_text(summary.read_text().replace('"data": "synthetic"', '"data": "real"'))
+    errors = cli("compare", "--runs", "a", "--out", "t", exit_code=2).stderr
+    assert "summary.json is damaged; pfl-fast resume a/runs/fedper-seed0 continues it" in errors
+    cli(*TWO, "--out", "a", "--quiet")
+    assert {name: Path("a", name).read_bytes() for name in FILES} == before
+    settings.write_text(settings.read_text().replace("batch_size = 10", "batch_size = 18"))
+    errors = cli("compare", "--runs", "a", "--out", "t", exit_code=2).stderr
+    assert "was changed since the run wrote it:\n  batch_size: was 10, is 18" in errors
+
+
+def test_one_process_at_a_time_writes_a_comparison(cli):
+    with locked(Path("new/a"), print):
+        assert "new/a: this process trains this comparison" in cli(*TWO, "--out", "new/a", exit_code=1).stderr
+    assert not Path("new").exists()
+
+
+def test_temporary_files_of_a_killed_comparison_are_removed(tmp_path):
+    names = (".results.txt.tmp", ".partition-seed0.tmp/indices.npy", "mnist/.comparison.toml.tmp")
+    left = [tmp_path / name for name in names]
+    run = tmp_path / "runs/fedavg-seed0/.config.toml.tmp"  # another process may resume the run
+    for file in (*left, run):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    with locked(tmp_path, print):
+        assert not any(file.exists() for file in left)
+    assert run.exists()
+
+
+def test_a_disk_that_is_full_while_the_traceback_is_written_hides_no_message(cli, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Experiment, "run", full)
+    monkeypatch.setattr("pfl_fast.comparison.train.traceback.format_exc", full)
+    result = cli(*TWO, "--out", "a", exit_code=1)
+    assert "2/2  FedPer seed 0: [Errno 28] No space left on device" in result.stdout
+    assert "Error: 2 of 2 runs failed" in result.stderr
 
 
 def test_latex_is_escaped_and_the_best_row_is_bold(cli):

@@ -217,6 +217,23 @@ def test_headers_that_numpy_cannot_parse(tmp_path, header):
         read_cache(tmp_path / "set")
 
 
+@pytest.mark.parametrize("version", [b"\x02\x00", b"\x03\x00"])
+def test_an_npy_header_that_claims_4_gib_allocates_little(tmp_path, version):
+    partitioned(images(np.arange(9) % 3), "iid", clients=2).save(tmp_path)
+    save_dataset(images(np.arange(9) % 3), tmp_path / "set")
+    content = b"\x93NUMPY" + version + b"\xff\xff\xff\xff{'descr': '<i8', 'fortran_order': False, 'shape': (9,), }\n"
+    for file, load, error in (
+        (tmp_path / "indices.npy", lambda: Partition.load(tmp_path), DataError),
+        (tmp_path / "set" / "y.npy", lambda: read_cache(tmp_path / "set"), BrokenCacheError),
+    ):
+        file.write_bytes(content)
+        tracemalloc.start()
+        with pytest.raises(error, match=file.name):
+            load()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+        tracemalloc.stop()
+
+
 def test_labels_beyond_int64_are_refused(raw, refuses):
     (raw / "train.csv").write_text(f"{10**30},a,b\n")
     (raw / "test.csv").write_text("1,a,b\n")

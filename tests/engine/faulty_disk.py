@@ -19,7 +19,7 @@ from pfl_fast.engine.state import checkpoint
 from pfl_fast.experiment import Experiment
 from tests.engine import small_experiments as small
 
-TIMES = re.compile(rb'"(seconds|samples_per_second|seconds_per_round)": [^,}]*|"seconds_by_part": \{[^}]*\}')
+TIMES = re.compile(rb'"(seconds|samples_per_second|seconds_per_round|digest)": [^,}]*|"seconds_by_part": \{[^}]*\}')
 
 
 def begin(folder, **settings):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl_fast import atomic
+from pfl_fast.data import bounded
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.errors import DataError
 from pfl_fast.randomness import key, permutation
@@ -123,7 +124,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_indices(file: Path) -> NDArray[np.int64]:
     try:
-        flat = np.array(np.load(file, mmap_mode="r", allow_pickle=False))  # a map is never larger than the file
+        flat = np.array(bounded.map_npy(file, "r"))
     except Exception as error:  # NumPy parses the header as Python, and raises errors of many types
         raise _broken(file, str(error)) from error
     if not isinstance(flat, np.ndarray) or flat.dtype != np.int64 or flat.ndim != 1 or (len(flat) and flat.min() < 0):

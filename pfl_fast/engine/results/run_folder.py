@@ -255,7 +255,17 @@ class RunFolder(Listener):
                 "protocol": measured.entry(run.protocol) if measured else None,
                 "finished": run.state.rounds_done >= run.last_round,
             }
+            summary["digest"] = checkpoint.json_digest(json.loads(json.dumps(summary)))
             atomic.write_text(file, json.dumps(summary, indent=2) + "\n")
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Returns the contents of ``summary.json``; empty if it is missing or damaged."""
+    try:
+        summary = dict(json.loads((folder / "summary.json").read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}
+    return summary if summary.get("digest") == checkpoint.json_digest(summary) else {}
 
 
 def check_results(folder: Path) -> None:

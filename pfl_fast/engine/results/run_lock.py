@@ -1,4 +1,4 @@
-"""The lock of a run folder: one process at a time may train a run."""
+"""The lock of a folder: one process at a time may train a run, or the runs of a comparison."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from pfl_fast.engine.results.disk_errors import RunFolderError
 
 
 class RunLock:
-    """A file that names the process that trains the run.
+    """A file that names the process that writes to a folder.
 
     The operating system locks the file for the process and unlocks it when the process ends. Where a file system has
     no locks, process id and start time tell whether the process still runs. A lock of another host is never removed,
     because nothing tells whether its process runs.
+
+    Args:
+        folder: folder to lock.
+        name: ``"run"`` or ``"comparison"``.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "run.lock"
+    def __init__(self, folder: Path, name: str = "run") -> None:
+        self.name, self.file = name, folder / f"{name}.lock"
         self._descriptor: int | None = None
 
     @property
@@ -88,8 +92,8 @@ class RunLock:
             return
         if owner.get("host") != here["host"]:
             raise RunFolderError(
-                f"{self.file}: process {owner.get('pid')} on host {owner.get('host')} trains this run; if it has "
-                f"ended, delete {self.file}"
+                f"{self.file}: process {owner.get('pid')} on host {owner.get('host')} trains this {self.name}; if it "
+                f"has ended, delete {self.file}"
             )
         if not locked and owner == {**owner, "start": _start_of(int(owner.get("pid", 0)))}:
             raise self._in_use(owner)
@@ -99,7 +103,7 @@ class RunLock:
     def _in_use(self, owner: dict[str, Any]) -> RunFolderError:
         who = "this process" if owner.get("pid") == os.getpid() else f"process {owner.get('pid', '(starting)')}"
         remedy = "close the other Experiment" if owner.get("pid") == os.getpid() else "wait until it ends, or stop it"
-        return RunFolderError(f"{self.file.parent}: {who} trains this run on this host; {remedy}")
+        return RunFolderError(f"{self.file.parent}: {who} trains this {self.name} on this host; {remedy}")
 
 
 def _this_process() -> dict[str, Any]:
