@@ -73,6 +73,12 @@ class Settings(PartitionSpec, RoundSettings):
     data_dir: str | None = option(None, "folder of data sets; none: $PFL_FAST_DATA, else the user's data folder")
     real_data_only: bool = option(False, "fail instead of training on generated data if the data set is missing")
     checkpoint_seconds: float = option(60.0, "seconds between checkpoints; 0: after every round", minimum=0)
+    snapshots: int = option(
+        0,
+        "number of rounds, at equal distances, whose models are kept for pfl-fast analyse; each takes two to three "
+        "times the space of all clients' models",
+        minimum=0,
+    )
 
 
 # Settings that do not change results: they may change when a run is resumed. Rounds may be added.
@@ -88,6 +94,7 @@ NOT_IN_RESULTS = frozenset(
         "data_dir",
         "real_data_only",
         "checkpoint_seconds",
+        "snapshots",
         "protocol",
         "rounds",
     ]

@@ -32,6 +32,7 @@ from pfl_fast.engine.results.metrics import find_metrics
 from pfl_fast.engine.results.protocol import find_protocol
 from pfl_fast.engine.results.records import RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
+from pfl_fast.engine.results.snapshots import Snapshots
 from pfl_fast.engine.round import Round
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
@@ -194,6 +195,8 @@ class Experiment:
 
     def _watch(self, folder: RunFolder) -> None:
         self.listeners.append(folder)
+        if self.settings.snapshots:
+            self.listeners.append(Snapshots(folder.folder, self.settings.snapshots))
         self._unlock = folder.lock.release
 
     @property

@@ -60,8 +60,10 @@ MAY_IMPORT = {
         "options",
         "scratch",
     },
+    "analysis": {"atomic", "comparison", "engine", "errors", "experiment", "methods", "models", "ops", "randomness"},
     "config": {"atomic", "data", "engine", "errors", "options"},
     "cli": {
+        "analysis",
         "assembly",
         "comparison",
         "config",

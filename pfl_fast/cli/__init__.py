@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pfl_fast import __version__
+from pfl_fast.cli.analyse import analyse
 from pfl_fast.cli.bench import bench
 from pfl_fast.cli.command_group import CommandGroup
 from pfl_fast.cli.compare import compare
@@ -28,6 +29,7 @@ Examples:
   pfl-fast train fedcp --dataset digits --rounds 10   train FedCP; offline, under a minute
   pfl-fast resume runs/fedcp-digits-1 --rounds 20     continue that run up to round 20
   pfl-fast compare --methods fedavg,fedcp --seeds 0,1,2 --dataset digits --out DIR   one table, learning curves
+  pfl-fast analyse runs/fedcp-digits-1              tables and figures of a finished run
   pfl-fast recipes                                    the tables of the papers that pfl-fast reproduce runs
   pfl-fast methods fedcp                              formulas, cost, options and presets of FedCP
   pfl-fast models                                     feature width and parameters of all models
@@ -77,5 +79,8 @@ def main() -> None:
     """Personalized federated learning in PyTorch: trains all clients in one process, on CPU or GPU."""
 
 
-for command in (bench, compare, data, datasets, doctor, methods, models, plan, recipes, reproduce, resume, train):
+COMMANDS = (
+    analyse, bench, compare, data, datasets, doctor, methods, models, plan, recipes, reproduce, resume, train
+)  # fmt: skip
+for command in COMMANDS:
     main.add_command(command)

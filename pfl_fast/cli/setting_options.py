@@ -33,7 +33,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "random_join", "client_dropout", "broadcast_to_all", "train_all", "on_nan", "eval_at", "eval_clients",
         "eval_global", "eval_initial", "metrics", "drop_last_test",
     ),
-    "Execution": ("workers", "stack", "capture", "debug", "state", "checkpoint_seconds"),
+    "Execution": ("workers", "stack", "capture", "debug", "state", "checkpoint_seconds", "snapshots"),
 }  # fmt: skip
 OPTION_ORDER = [name for names in GROUPS.values() for name in names]
 METAVARS = {
