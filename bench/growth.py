@@ -1,6 +1,6 @@
 """Growth of a round's time and memory with the number of clients, cohort size, parameters and classes.
 
-    python -m bench.growth                     all four tables
+    python -m bench.growth                     all tables
     python -m bench.growth clients cohort      only these
 
 Each size runs in a separate process to measure its peak memory. The exponent is the slope of a least-squares line
@@ -21,10 +21,11 @@ from pfl_fast import Experiment
 from pfl_fast.data.synthetic import synthetic
 
 ROUNDS, SAMPLES = 12, 20
-COMMON = {"clients": 20, "cohort": 20, "width": 128, "classes": 10}
+COMMON = {"clients": 20, "cohort": 20, "width": 128, "classes": 10, "disk": 0}
 # Quantity that grows -> settings. The parameters of the middle layers grow with the square of the width.
 AXES: dict[str, list[dict[str, int]]] = {
-    "clients": [{"clients": n} for n in (20, 200, 2000, 20000)],
+    "clients": [{"clients": n} for n in (20, 200, 2000, 20000, 100000)],
+    "clients-on-disk": [{"clients": n, "disk": 1} for n in (20, 200, 2000, 20000, 100000)],
     "cohort": [{"clients": 200, "cohort": n} for n in (5, 20, 50, 100, 200)],
     "parameters": [{"clients": 4, "cohort": 4, "width": n} for n in (230, 760, 2400, 7600)],
     "classes": [{"classes": n} for n in (10, 30, 100, 300, 1000)],
@@ -32,7 +33,7 @@ AXES: dict[str, list[dict[str, int]]] = {
 HEADER = ("ms/round", "of it, ms", "MiB more at the peak than before round 1")
 
 
-def experiment_of(clients: int, cohort: int, width: int, classes: int) -> Experiment:
+def experiment_of(clients: int, cohort: int, width: int, classes: int, disk: int = 0) -> Experiment:
     return Experiment(
         "fedcp",
         dataset=synthetic(clients * SAMPLES, (64,), classes, modality="features"),
@@ -44,14 +45,15 @@ def experiment_of(clients: int, cohort: int, width: int, classes: int) -> Experi
         rounds=ROUNDS,
         eval_clients="selected",
         eval_every=ROUNDS,
+        state="disk" if disk else "memory",
         log=lambda _: None,
     )
 
 
-def measure(clients: int, cohort: int, width: int, classes: int) -> dict:
+def measure(clients: int, cohort: int, width: int, classes: int, disk: int) -> dict:
     """Returns medians over rounds, without the first (warm-up) and the last (global model evaluated on all data)."""
     experiment_of(clients=4, cohort=4, width=16, classes=10).run()  # triggers lazy imports
-    experiment = experiment_of(clients, cohort, width, classes)
+    experiment = experiment_of(clients, cohort, width, classes, disk)
     before = memory("VmRSS")
     records = list(experiment.rounds())[1:-1]
     parts = {name: median(r["seconds_by_part"][name] for r in records) for name in records[0]["seconds_by_part"]}
@@ -82,20 +84,21 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def grow(axis: str) -> None:
+    grows = axis.split("-")[0]
     print(f"\n| {axis} | " + " | ".join(HEADER) + " |\n| --- | --- | --- | --- |", flush=True)
     rows = []
     for sizes in AXES[axis]:
         words = [sys.executable, "-m", "bench.growth", "--measure", json.dumps({**COMMON, **sizes})]
         rows.append(json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout))
         row = rows[-1]
-        print(f"| {row[axis]:,} | {row['ms']:.0f} | {row['parts']} | {row['mib']:.0f} |", flush=True)
-    slopes = [exponent([row[axis] for row in rows], [row[what] for row in rows]) for what in ("ms", "mib")]
+        print(f"| {row[grows]:,} | {row['ms']:.0f} | {row['parts']} | {row['mib']:.0f} |", flush=True)
+    slopes = [exponent([row[grows] for row in rows], [row[what] for row in rows]) for what in ("ms", "mib")]
     print(f"| exponent | {slopes[0]:.2f} | | {slopes[1]:.2f} |", flush=True)
 
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("axes", nargs="*", metavar="|".join(AXES), help="quantities that grow (default: all four)")
+    parser.add_argument("axes", nargs="*", metavar="|".join(AXES), help="quantities that grow (default: all)")
     parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if unknown := [axis for axis in chosen.axes if axis not in AXES]:
