@@ -51,7 +51,7 @@ setup(
     package_dir={"pfl_fast.csrc": "csrc"},
     include_package_data=False,  # MANIFEST.in is for the sdist only
     package_data={
-        "pfl_fast": ["py.typed", "recipes/*/*.toml"],
+        "pfl_fast": ["py.typed", "recipes/*/*.toml", "report/page.*"],
         **{name: [f"*{end}" for end in build.SOURCE_SUFFIXES] for name in CSRC},
     },
     ext_modules=[Extension("pfl_fast.native.lib", [])],  # marks the wheel as one for this platform

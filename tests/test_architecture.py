@@ -61,6 +61,7 @@ MAY_IMPORT = {
         "scratch",
     },
     "analysis": {"atomic", "comparison", "engine", "errors", "experiment", "methods", "models", "ops", "randomness"},
+    "report": {"atomic", "comparison", "config", "data", "engine", "errors"},
     "config": {"atomic", "data", "engine", "errors", "options"},
     "cli": {
         "analysis",
@@ -77,6 +78,7 @@ MAY_IMPORT = {
         "ops",
         "options",
         "paths",
+        "report",
         "scratch",
         "trust",
     },

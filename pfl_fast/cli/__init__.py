@@ -19,6 +19,7 @@ from pfl_fast.cli.methods import methods
 from pfl_fast.cli.models import models
 from pfl_fast.cli.plan import plan
 from pfl_fast.cli.recipes import recipes
+from pfl_fast.cli.report import report
 from pfl_fast.cli.reproduce import reproduce
 from pfl_fast.cli.resume import resume
 from pfl_fast.cli.train import train
@@ -30,6 +31,7 @@ Examples:
   pfl-fast resume runs/fedcp-digits-1 --rounds 20     continue that run up to round 20
   pfl-fast compare --methods fedavg,fedcp --seeds 0,1,2 --dataset digits --out DIR   one table, learning curves
   pfl-fast analyse runs/fedcp-digits-1              tables and figures of a finished run
+  pfl-fast report runs/fedcp-digits-1 runs/fedavg-digits-1   one HTML page with curves, bars, times and settings
   pfl-fast recipes                                    the tables of the papers that pfl-fast reproduce runs
   pfl-fast methods fedcp                              formulas, cost, options and presets of FedCP
   pfl-fast models                                     feature width and parameters of all models
@@ -80,7 +82,8 @@ def main() -> None:
 
 
 COMMANDS = (
-    analyse, bench, compare, data, datasets, doctor, methods, models, plan, recipes, reproduce, resume, train
+    analyse, bench, compare, data, datasets, doctor, methods, models, plan, recipes, report,
+    reproduce, resume, train
 )  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)

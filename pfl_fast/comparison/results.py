@@ -128,12 +128,18 @@ def read_runs(folders: Sequence[Path], protocol: str | None) -> tuple[list[Run],
         folders: run folders, or folders of comparisons for all their runs.
         protocol: name of the protocol; None: that of the runs, which must be the same.
     """
-    each = [run for folder in folders for run in (sorted((folder / "runs").glob("*/")) or [folder])]
+    each = run_folders(folders)
     own = {folder: find_protocol(protocol) if protocol else _own_protocol(folder) for folder in each}
     refuse_different("protocol", {str(folder): str(found) for folder, found in own.items()}, "choose one by --protocol")
     chosen = next(iter(own.values()))
     runs = [read_run(folder, chosen) for folder in each]
-    return [_labelled(run, runs) for run in runs], chosen
+    named = zip(runs, labels([run.settings for run in runs]), strict=True)
+    return [replace(run, label=label) for run, label in named], chosen
+
+
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """Returns run folders, with folders of comparisons replaced by those of their runs."""
+    return [run for folder in folders for run in (sorted((folder / "runs").glob("*/")) or [folder])]
 
 
 def compare(
@@ -212,14 +218,16 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     return sorted(notes) + ([f"after the final fine-tune: {', '.join(finetuned)}"] if finetuned else [])
 
 
-def _labelled(run: Run, runs: Sequence[Run]) -> Run:
-    """Returns a run labelled by its method and the settings that differ between runs of this method."""
-    same = [other.settings for other in runs if other.settings["method"] == run.settings["method"]]
-    varied = [n for n in run.settings if any(other.get(n) != run.settings[n] for other in same)]
-    method = run.settings["method"]
+def labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a label for each run: its method and the settings that differ between runs of this method."""
+    return [_label(own, [other for other in settings if other["method"] == own["method"]]) for own in settings]
+
+
+def _label(own: Mapping[str, Any], same: Sequence[Mapping[str, Any]]) -> str:
+    varied = [n for n in own if any(other.get(n) != own[n] for other in same)]
+    method = own["method"]
     title = METHODS[method].title if method in METHODS else method
-    label = " ".join([title, *(f"{name}={_text(run.settings[name])}" for name in varied)])
-    return replace(run, label=label)
+    return " ".join([title, *(f"{name}={_text(own[name])}" for name in varied)])
 
 
 def _text(value: Any) -> str:

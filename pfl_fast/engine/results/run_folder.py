@@ -5,6 +5,7 @@ partition/       samples of each client; --partition reuses it in another run
 metrics.jsonl    one JSON object per round
 clients.csv      one row per client and evaluated round, see :func:`~pfl_fast.engine.results.client_rows.client_columns`
 summary.json     best, last and mean of the last five of each accuracy
+about.json       machine that started the run, samples of each client and class
 checkpoint/      see :mod:`pfl_fast.engine.state.checkpoint`; with copies of metrics.jsonl and clients.csv
 run.lock         process that trains the run, while it does
 
@@ -23,6 +24,7 @@ from typing import Any
 
 from pfl_fast import atomic
 from pfl_fast.data.partition import Partition
+from pfl_fast.engine.results.about import about_text, is_valid
 from pfl_fast.engine.results.client_rows import client_columns, client_names, csv_text
 from pfl_fast.engine.results.disk_errors import RunFolderError, cannot_be_written, disk_errors
 from pfl_fast.engine.results.listeners import Listener, RunView
@@ -198,6 +200,10 @@ class RunFolder(Listener):
             if self.saved_partition() is None:
                 self.log(f"{folder}: missing or damaged; it is made again from the settings")
                 run.data.partition.save(folder)
+        about = self.folder / "about.json"
+        with disk_errors(about, self.folder):
+            if not is_valid(about):
+                atomic.write_text(about, about_text(run.data))
 
     def round_done(self, run: RunView, record: RoundRecord) -> None:
         """Appends the results of the round; writes a checkpoint if it is due."""

@@ -61,6 +61,19 @@ class RunLock:
             raise
         self._descriptor = descriptor
 
+    def holder(self) -> str | None:
+        """Returns the process that trains the run, None if there is none; does not touch the lock."""
+        try:
+            descriptor = os.open(self.file, os.O_RDONLY)
+        except OSError:
+            return None
+        owner = _owner(descriptor)
+        os.close(descriptor)
+        if owner.get("host") not in (None, socket.gethostname()):
+            return f"process {owner.get('pid')} on host {owner['host']}"
+        running = owner and owner.get("start") == _start_of(int(owner.get("pid", 0)))
+        return f"process {owner['pid']}" if running else None
+
     def release(self) -> None:
         """Removes the lock if this object holds it."""
         if self._descriptor is not None:
