@@ -29,6 +29,8 @@ class AnalysisEntry:
 
 
 SNAPSHOTS = "snapshots (train --snapshots N)"
+FEDPICK = ("fedpick",)
+ENCODERS = ("fedpick", "fedavg", "fedbn")
 PARTIALFED = ("partialfed-adaptive", "partialfed-fix")
 
 ANALYSES: Mapping[str, AnalysisEntry] = {
@@ -52,4 +54,21 @@ ANALYSES: Mapping[str, AnalysisEntry] = {
     ),
     "label-histogram": AnalysisEntry("training samples of each client and class", "classes:label_histogram"),
     "cost": AnalysisEntry("seconds, rounds to the best accuracy and parameters sent", "cost:cost"),
+    "sparsity": AnalysisEntry(
+        "sparsity ratio of the features by round, before and after aggregation (FedPick Fig. 2)",
+        "fedpick:sparsity",
+        ENCODERS,
+        SNAPSHOTS,
+    ),
+    "knn-probe": AnalysisEntry(
+        "nearest neighbours on the best 10 to 100 % of the features (FedPick Fig. 1, 3)", "fedpick:probe", ENCODERS
+    ),
+    "fisher": AnalysisEntry("Fisher score of relevant and irrelevant features (Fig. 9)", "fedpick:fisher", FEDPICK),
+    "selection-ratio": AnalysisEntry(
+        "share of relevant features of each client (Fig. 7)", "fedpick:selection", FEDPICK
+    ),
+    "overlap": AnalysisEntry(
+        "overlap of the important features of the clients (Fig. 10)", "fedpick:important_overlap", FEDPICK
+    ),
+    "tsne": AnalysisEntry("t-SNE of relevant and irrelevant features (Fig. 8)", "fedpick:tsne", FEDPICK),
 }

@@ -137,6 +137,11 @@ class FinishedRun:
         """Returns all tensors with which a client is tested at the end of the run."""
         return self.experiment.round.evaluation_tensors(client)
 
+    def check_client(self, client: int) -> None:
+        """Raises if there is no client of this number."""
+        if client >= self.clients:
+            raise AnalysisError(f"client: must be from 0 to {self.clients - 1}, got {client}")
+
     def module(self, tensors: Tensors) -> Client:
         """Returns a client's modules with the given tensors, in evaluation mode."""
         client = self.experiment.part_table.new_client(torch.device("cpu"))
