@@ -22,6 +22,7 @@ from pfl_fast.cli.recipes import recipes
 from pfl_fast.cli.report import report
 from pfl_fast.cli.reproduce import reproduce
 from pfl_fast.cli.resume import resume
+from pfl_fast.cli.runs import runs
 from pfl_fast.cli.train import train
 from pfl_fast.errors import PflFastError, machine_problem
 
@@ -32,6 +33,7 @@ Examples:
   pfl-fast compare --methods fedavg,fedcp --seeds 0,1,2 --dataset digits --out DIR   one table, learning curves
   pfl-fast analyse runs/fedcp-digits-1              tables and figures of a finished run
   pfl-fast report runs/fedcp-digits-1 runs/fedavg-digits-1   one HTML page with curves, bars, times and settings
+  pfl-fast runs                                       runs with results and sizes; pfl-fast runs rm RUN removes one
   pfl-fast recipes                                    the tables of the papers that pfl-fast reproduce runs
   pfl-fast methods fedcp                              formulas, cost, options and presets of FedCP
   pfl-fast models                                     feature width and parameters of all models
@@ -83,7 +85,7 @@ def main() -> None:
 
 COMMANDS = (
     analyse, bench, compare, data, datasets, doctor, methods, models, plan, recipes, report,
-    reproduce, resume, train
+    reproduce, resume, runs, train
 )  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)
