@@ -59,6 +59,7 @@ MAY_IMPORT = {
         "models",
         "options",
         "scratch",
+        "trust",
     },
     "analysis": {"atomic", "comparison", "engine", "errors", "experiment", "methods", "models", "ops", "randomness"},
     "report": {"atomic", "comparison", "config", "data", "engine", "errors"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from pathlib import Path
@@ -16,6 +17,7 @@ from pfl_fast.cli.train_request import read_assignments
 from pfl_fast.config import NOT_IN_RESULTS
 from pfl_fast.errors import ConfigError, raise_config_errors
 from pfl_fast.scratch import scratch_folder
+from pfl_fast.trust import check
 
 if TYPE_CHECKING:
     from pfl_fast.comparison.plan import ComparisonPlan
@@ -49,6 +51,7 @@ The results name every changed setting. Numbers on generated data (a stand-in) a
     help="folder for runs and tables  [runs/<paper>-<table>, with the scale]",
 )
 @click.option("--dry-run", is_flag=True, help="estimate the time and stop")
+@click.option("--trust", is_flag=True, help="load models and metrics that NAME.toml names as module:attribute")
 @click.option("--quiet", is_flag=True, help="print the table and nothing else")
 @setting_options(EXECUTION)
 def reproduce(
@@ -60,6 +63,7 @@ def reproduce(
     assignments: tuple[str, ...],
     out: Path | None,
     dry_run: bool,
+    trust: bool,
     quiet: bool,
     **values: Any,
 ) -> None:
@@ -71,6 +75,8 @@ def reproduce(
     from pfl_fast.comparison.recipes import load_recipe
 
     recipe = load_recipe(name).select(rows, columns)
+    for column, row in itertools.product(recipe.columns, recipe.rows):
+        check(Path(name), {**recipe.settings(column), **recipe.row_values(row, column)}, trust)
     chosen = seeds_of(seeds) if seeds else recipe.seeds
     errors: list[str] = []
     changes = read_assignments(assignments, errors)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
+from pfl_fast import trust
 from pfl_fast.comparison.plan import ComparisonPlan, PlannedRun
 from pfl_fast.comparison.results import is_finished
 from pfl_fast.config import NOT_IN_RESULTS
@@ -84,7 +86,8 @@ def _train(plan: ComparisonPlan, run: PlannedRun, listener: Listener) -> None:
     settings, method = run.resolved.settings, run.resolved.method
     if (run.folder / "config.toml").exists():
         changes = {name: getattr(settings, name) for name in NOT_IN_RESULTS - {"rounds"}}
-        experiment = Experiment.resume(run.folder, log=_discard, **changes)
+        trust.remember(run.folder, asdict(settings))  # code that the user names for this comparison
+        experiment = Experiment.resume(run.folder, log=_discard, trusted=False, **changes)
     else:
         experiment = Experiment(method, dataset=plan.dataset, resolved=run.resolved, out=run.folder, log=_discard)
     experiment.listeners.append(listener)

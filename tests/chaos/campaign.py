@@ -21,6 +21,7 @@ from tests.chaos.folders import contents, damage, differences
 from tests.engine.small_experiments import METHOD_SETTINGS
 
 ROUNDS = 3
+TWO = "fedper,fedavg"  # methods of a comparison
 SAME, REFUSED, LOST = "same to the bit", "refused clearly", "lost"
 
 
@@ -33,17 +34,62 @@ class Variant:
     state: str
     checkpoint_seconds: float
 
+    @property
+    def results(self) -> str:
+        """Pattern of the folders of runs."""
+        return "."
+
     def train(self, folder: Path) -> list[str]:
         """Returns the arguments that start the run in ``folder``."""
+        options = [f"{name}={value}" for name, value in METHOD_SETTINGS.get(self.method, {}).items()]
+        return ["train", self.method, *self.settings(folder), *[t for option in options for t in ("--set", option)]]
+
+    def resume(self, folder: Path) -> list[str]:
+        """Returns the arguments that continue the run in ``folder``."""
+        return ["resume", str(folder)]
+
+    def begun(self, folder: Path) -> bool:
+        """Returns whether there is something to continue."""
+        return (folder / "config.toml").exists()
+
+    def repaired(self, name: str) -> bool:
+        """Returns whether a damaged file is found when the run is continued."""
+        return True
+
+    def settings(self, folder: Path) -> list[str]:
+        """Returns the arguments for all settings."""
         values = {
             "dataset": "synthetic", "samples": 72, "image-size": 4, "partition": "iid", "clients": 3,
             "model": "mlp", "model-options": "hidden=4", "rounds": ROUNDS, "batch-size": 8, "local-epochs": 1,
             "executor": self.executor, "workers": 2, "stack": 2, "state": self.state,
             "checkpoint-seconds": self.checkpoint_seconds, "out": folder,
         }  # fmt: skip
-        options = [f"{name}={value}" for name, value in METHOD_SETTINGS.get(self.method, {}).items()]
-        flags = [text for name, value in values.items() for text in (f"--{name}", str(value))]
-        return ["train", self.method, *flags, *[text for option in options for text in ("--set", option)]]
+        return [text for name, value in values.items() for text in (f"--{name}", str(value))]
+
+
+class Comparison(Variant):
+    """A comparison of two methods, which is continued by the same command."""
+
+    @property
+    def results(self) -> str:
+        """Pattern of the folders of runs."""
+        return "runs/*"
+
+    def train(self, folder: Path) -> list[str]:
+        """Returns the arguments that start or continue the comparison in ``folder``."""
+        return ["compare", "--methods", self.method, *self.settings(folder)]
+
+    def resume(self, folder: Path) -> list[str]:
+        """Returns the same arguments."""
+        return self.train(folder)
+
+    def begun(self, folder: Path) -> bool:
+        """Returns whether there is something to continue."""
+        return (folder / "comparison.toml").exists()
+
+    def repaired(self, name: str) -> bool:
+        """Returns False for files of finished runs that are only read to resume them."""
+        return "/checkpoint/" not in name and "/partition/" not in name
 
 
 @dataclass(frozen=True)
@@ -67,17 +113,18 @@ class Campaign:
     Args:
         seed: seed of the faults.
         home: empty folder for runs.
+        compare: disturb ``pfl-fast compare`` instead of ``pfl-fast train``.
     """
 
-    def __init__(self, seed: str, home: Path) -> None:
-        self.seed, self.home = seed, home
+    def __init__(self, seed: str, home: Path, compare: bool = False) -> None:
+        self.seed, self.home, self.compare = seed, home, compare
         self.undisturbed: dict[Variant, tuple[Undisturbed, dict[str, Any]]] = {}
 
     def try_fault(self, number: int) -> Outcome:
         """Tries one fault; methods take turns."""
         random_ = random.Random(f"{self.seed}:{number}")
-        variant = Variant(
-            list(METHODS)[number % len(METHODS)],
+        variant = (Comparison if self.compare else Variant)(
+            TWO if self.compare else list(METHODS)[number % len(METHODS)],
             random_.choice(("sequential", "threads", "batched")),
             random_.choice(("memory", "memory", "disk")),
             random_.choice((0.0, 0.0, 60.0)),
@@ -140,9 +187,9 @@ class Case:
         ended = self._run(self.variant.train(self.folder), fault)
         if problem := self._problem(ended, fault):
             return problem
-        if (self.folder / "config.toml").exists() and self.random.random() < 0.3:
+        if self.variant.begun(self.folder) and self.random.random() < 0.3:
             again = self._draw()
-            if problem := self._problem(self._run(self._resume(), again), again):
+            if problem := self._problem(self._run(self.variant.resume(self.folder), again), again):
                 return problem
         return self._finish(damaged=False)
 
@@ -159,14 +206,14 @@ class Case:
         """Two processes on one run folder."""
         if self.random.random() < 0.5:
             self._stopped_midway()
-            arguments = self._resume()
+            arguments = self.variant.resume(self.folder)
         else:
             arguments = self.variant.train(self.folder)
         delay = self.random.choice((0.0, 0.0, 0.02, 0.05))
         self.text += f"two processes {arguments[0]}, {delay} s apart"
         first = Command(arguments)
         time.sleep(delay)
-        second = Command(self._resume() if delay else arguments)
+        second = Command(self.variant.resume(self.folder) if delay else arguments)
         ends = [first.wait(), second.wait()]
         for ended in ends:
             if ended.problem:
@@ -181,9 +228,6 @@ class Case:
         fault = self.random.choice(FAULTS)(self.random, self.facts, self.folder)
         self.text += ("; then " if self.text else "") + fault.text
         return fault
-
-    def _resume(self) -> list[str]:
-        return ["resume", str(self.folder)]
 
     def _run(self, arguments: list[str], fault: Fault | None = None) -> Ended:
         return Command(arguments, fault.arm if fault else lambda: None).wait()
@@ -215,29 +259,34 @@ class Case:
     def _finish(self, damaged: bool) -> tuple[str, str]:
         """Resumes the run, without faults, and compares its folder."""
         had_rounds = self._rounds() > 0
-        if not (self.folder / "config.toml").exists() and not damaged:
+        if not self.variant.begun(self.folder) and not damaged:
             ended = self._run(self.variant.train(self.folder))
         else:
-            ended = self._run([*self._resume(), "--quiet"])
+            ended = self._run([*self.variant.resume(self.folder), "--quiet"])
         if ended.problem:
             return LOST, f"resume: {ended.problem}\n{ended.output}"
         if ended.code:
             if damaged or not had_rounds:
                 return REFUSED, ended.output
             return LOST, f"resume refuses what was computed\n{ended.output}"
-        wrong = differences(self.expected, contents(self.folder))
+        expected, found = self.expected, contents(self.folder)
+        if damaged:
+            expected, found = ({n: v for n, v in f.items() if self.variant.repaired(n)} for f in (expected, found))
+        wrong = differences(expected, found)
         return (LOST, f"resumed, but {wrong}\n{ended.output}") if wrong else (SAME, "")
 
     def _rounds(self) -> int:
-        file = self.folder / "metrics.jsonl"
-        return len(file.read_bytes().splitlines()) if file.exists() else 0
+        files = self.folder.glob(f"{self.variant.results}/metrics.jsonl")
+        return sum(len(file.read_bytes().splitlines()) for file in files)
 
 
-def warm_up(folder: Path) -> None:
+def warm_up(folder: Path, compare: bool) -> None:
     """Trains in this process, so that its children find everything imported; starts no threads."""
     torch.set_num_threads(1)
     from pfl_fast.cli import main
 
     for method, executor in (("fedcp", "sequential"), ("partialfed-adaptive", "sequential")):
         main([*Variant(method, executor, "memory", 60).train(folder / method), "--quiet"], standalone_mode=False)
+    if compare:
+        main([*Comparison(TWO, "sequential", "memory", 60).train(folder / TWO), "--quiet"], standalone_mode=False)
     shutil.rmtree(folder)

@@ -15,7 +15,14 @@ from tests.chaos import shim
 from tests.chaos.command import Calls
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
-ENGINE = ("engine/", "experiment.py", "atomic.py", "cli/run.py")  # where most signals arrive
+ENGINE = (
+    "engine/",
+    "experiment.py",
+    "atomic.py",
+    "cli/run.py",
+    "cli/compare.py",
+    "comparison/",
+)  # where most signals arrive
 
 
 @dataclass(frozen=True)

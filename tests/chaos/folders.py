@@ -26,7 +26,7 @@ def contents(folder: Path) -> dict[str, Any]:
             continue
         name = str(file.relative_to(folder))
         if file.parent.name == "checkpoint" and file.stem.startswith("round-"):
-            name = f"checkpoint/newest{file.suffix}"  # names are sorted by round
+            name = str(file.relative_to(folder).with_name(f"newest{file.suffix}"))  # names are sorted by round
         found[name] = content(file)
     return found
 

@@ -1,5 +1,6 @@
 """Code that a configuration file names runs only for the user's own runs, or if the user says so."""
 
+import shutil
 import sys
 
 import pytest
@@ -78,6 +79,37 @@ def test_code_of_other_folders_needs_trust(own_run, command):
     assert not (folder / "loaded").exists()
     cli(*command, "--trust")
     assert (folder / "loaded").exists()
+
+
+RECIPE = """
+columns.synthetic = {dataset = "synthetic", samples = 200, image_size = 8}
+numbers = "fedavg 90"
+settings = {model = "mlp", rounds = 2, clients = 3, lr = 0.1, metrics = ["nets:margin"]}
+"""
+
+
+def test_code_of_recipes_needs_trust(own_run):
+    cli, folder = own_run
+    (folder / "table.toml").write_text(RECIPE)
+    command = ["reproduce", "table.toml", "--dry-run"]
+    result = cli(*command, exit_code=2)
+    assert "table.toml names code, nets:margin" in result.output
+    assert not (folder / "loaded").exists()
+    cli(*command, "--trust")
+    assert (folder / "loaded").exists()
+
+
+def test_code_of_runs_in_the_folder_of_a_comparison_is_not_loaded(own_run):
+    cli, folder = own_run
+    command = ["compare", "--methods", "fedavg", *SMALL, "--out", "again"]
+    cli(*command)
+    run = folder / "again" / "runs" / "fedavg-seed0"
+    shutil.rmtree(run)
+    (folder / "theirs").rename(run)
+    (run / "summary.json").unlink()
+    result = cli(*command, exit_code=1)
+    assert "names code, nets:Net" in result.output
+    assert not (folder / "loaded").exists()
 
 
 def test_own_runs_resume_without_trust(own_run):
