@@ -10,14 +10,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pfl_fast import assembly, config, ops, trust
+from pfl_fast.client_model import ClientModel
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.own_data import as_dataset, description
 from pfl_fast.data.partition import Partition, can_be_made
-from pfl_fast.engine.client_results import Bests, LocalReport
+from pfl_fast.engine.client_results import Bests, LocalReport, Scores
 from pfl_fast.engine.client_work import Observer
 from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
@@ -27,6 +27,8 @@ from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large, refuse_too_many_clients
 from pfl_fast.engine.out_of_memory import explained
 from pfl_fast.engine.probe import check_phases, why_not_stacked
+from pfl_fast.engine.results.client_rows import client_names
+from pfl_fast.engine.results.data_description import read_description
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import find_metrics
 from pfl_fast.engine.results.protocol import find_protocol
@@ -39,9 +41,9 @@ from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.state.run_state import RunState
 from pfl_fast.engine.stopping import stop_on_signals
 from pfl_fast.engine.worker import Worker
-from pfl_fast.errors import ConfigError, PflFastError
+from pfl_fast.errors import ConfigError, PflFastError, did_you_mean
 from pfl_fast.methods import METHODS, Method
-from pfl_fast.methods.base import Batch, Tensors
+from pfl_fast.methods.base import Tensors
 from pfl_fast.models import batch_norm_tensors
 from pfl_fast.options import plain
 from pfl_fast.own_objects import described
@@ -135,6 +137,7 @@ class Experiment:
             parts = {name: replace(part, recipients="all") for name, part in parts.items()}
         check_phases(self.method, parts)
         self.part_table = PartTable(parts, **assembly.part_table_settings(s, self.method))
+        self.client_names = [names["client_name"] for names in client_names(self.data)]
         self.log = log
         self.listeners: list[Listener] = []
         self.folder = None if out is None else Path(out)
@@ -143,10 +146,11 @@ class Experiment:
         self._stack = ExitStack()
         self._unlock: Callable[[], None] = lambda: None  # the run folder
         self._round: Round | None = None
+        self._trains = self.has_data = True
         self._memory: Estimate | None = None
         if out is not None:
             folder = RunFolder(Path(out), s.checkpoint_seconds, log)
-            folder.create(self.config_text(), self.partition)
+            folder.create(self.config_text(), self.data)
             trust.remember(folder.folder, asdict(s))
             self._watch(folder)
 
@@ -180,6 +184,53 @@ class Experiment:
             run.lock.release()
             raise
         experiment._watch(run)
+        return experiment
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        log: Callable[[str], None] = print,
+        trusted: bool = True,
+        data: bool = False,
+        metrics: Iterable[str] = (),
+        **objects: Any,
+    ) -> Experiment:
+        """Opens a run at its newest usable checkpoint, to use the models of its clients; the run is not changed.
+
+        Args:
+            folder: run folder; another process may be training the run.
+            log: called with every message to the user.
+            trusted: load models and metrics ``module:attribute`` although this user did not start the run.
+            data: load the data set, which tests need. Without it, ``experiment.data`` has zeros of the right shape.
+            metrics: names of further metrics for :meth:`test`.
+            objects: ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
+
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> options = {"samples": 600, "clients": 4, "rounds": 1, "model": "mlp", "log": lambda message: None}
+        >>> summary = Experiment("fedper", dataset="synthetic", out=folder, **options).run()
+        >>> Experiment.load(folder).client("client 3")(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 10])
+        """
+        run = RunFolder(Path(folder), 0, log)
+        values = config.read_of_run(run.folder / "config.toml", run.saved_config(), log)
+        trust.check(run.folder / "config.toml", values, trusted)
+        # One client at a time is used, on the CPU; these settings do not change results.
+        changes = {**objects, "device": "cpu", "executor": "sequential", "state": "memory", "capture": "off"}
+        objects = cls._objects(run, values, changes)
+        values |= changes
+        names: list[str] = []
+        if not data:
+            objects["dataset"], names = read_description(run.folder)
+            objects.setdefault("partition", run.own_partition())
+            method = assembly.find_method(objects.get("method", values["method"]))
+            values["resolved"] = assembly.resolve(method, {n: v for n, v in values.items() if n != "method"})
+        experiment = cls(log=log, **{**values, **objects})
+        experiment._trains, experiment.has_data = False, data
+        experiment.client_names = names or experiment.client_names
+        experiment.metrics |= find_metrics(metrics, log)
+        run.restore(experiment, experiment.config_text())
         return experiment
 
     @staticmethod
@@ -217,7 +268,8 @@ class Experiment:
                     else ClientState(self.part_table, self.method, self.data.clients, s.seed)
                 )
             with self._chosen_ops():
-                problem = why_not_stacked(self.part_table, self.method, self.data, on_host, s)
+                tries = self._trains  # a loaded run has no samples to try
+                problem = why_not_stacked(self.part_table, self.method, self.data, on_host, s) if tries else None
             name = choose_executor(s.executor, devices, problem)
             if problem:
                 self.log(f"Clients are trained one by one: {problem}")
@@ -253,6 +305,8 @@ class Experiment:
 
         Ctrl-C, SIGTERM and SIGHUP raise :class:`Interrupted` between two steps; results and state are kept.
         """
+        if not self._trains:
+            raise ConfigError("Experiment.load opens a run to use its models; Experiment.resume continues it")
         refuse_if_too_large(self.memory())
         try:
             self._tell("started")
@@ -357,11 +411,45 @@ class Experiment:
         """Name of the method on the command line."""
         return assembly.method_name(self.method_class)
 
-    def client(self, number: int) -> ClientModel:
-        """Returns the current model of a client: a module from a batch of samples to logits."""
-        if not 0 <= number < self.data.clients:
-            raise ValueError(f"client must be from 0 to {self.data.clients - 1}, got {number}")
+    def client(self, client: int | str) -> ClientModel:
+        """Returns the current model of a client: a module from a batch of samples to logits.
+
+        Args:
+            client: number of the client, or its name in ``client_names``.
+        """
+        number = self.client_number(client)
+        if not self.has_data and self.adapts_before_tests:
+            raise ConfigError(
+                f"{self.method.title} adapts a model to its client's samples before it predicts: "
+                "Experiment.load(folder, data=True) loads them"
+            )
         return ClientModel(self.method, self.part_table, self.round.evaluation_tensors(number))
+
+    def test(self, clients: Iterable[int] | None = None) -> Scores:
+        """Returns the scores of clients, by default all, on their own samples, by client and split."""
+        if not self.has_data:
+            raise ConfigError("a test needs the samples of the clients: Experiment.load(folder, data=True)")
+        chosen = range(self.data.clients) if clients is None else list(clients)
+        with self._chosen_ops(), arithmetic(self.settings.precision, self.settings.deterministic):
+            return self.round.test_now(chosen)
+
+    def client_number(self, client: int | str) -> int:
+        """Returns the number of a client from its number or name."""
+        if client in self.client_names:
+            return self.client_names.index(str(client))
+        number = int(client) if str(client).isdecimal() else client
+        if isinstance(number, str):
+            hint = did_you_mean(number, self.client_names) or f"; there is {', '.join(self.client_names[:20])}"
+            raise ConfigError(f"client: no client {number!r}{hint}")
+        if not 0 <= number < self.data.clients:
+            kind = ConfigError if isinstance(client, str) else ValueError
+            raise kind(f"client must be from 0 to {self.data.clients - 1}, or a client's name, got {number}")
+        return number
+
+    @property
+    def adapts_before_tests(self) -> bool:
+        """True if clients train a copy of their model on their own samples before each test."""
+        return bool(self.method.before_test(2, "after_agg"))
 
     def close(self) -> None:
         """Ends threads and removes temporary files."""
@@ -395,20 +483,3 @@ class Experiment:
         for listener in self.listeners:
             listener.round_done(self, record)
         return record.values
-
-
-class ClientModel(nn.Module):
-    """One client's model: a copy of every part, and the method's prediction."""
-
-    def __init__(self, method: Method, part_table: PartTable, tensors: Tensors) -> None:
-        super().__init__()
-        self.client = part_table.new_client(torch.device("cpu"))
-        names = set(self.client.state_dict())
-        self.client.load_state_dict({name: t.cpu() for name, t in tensors.items() if name in names})
-        self.method = method
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Returns ``[b, C]`` logits of ``[b, ...]`` samples."""
-        labels = torch.zeros(len(x), dtype=torch.int64)
-        return self.method.predict(self.client, Batch(x, labels, torch.tensor(0)))

@@ -15,9 +15,12 @@ from pfl_fast.cli.compare import compare
 from pfl_fast.cli.data import data
 from pfl_fast.cli.datasets import datasets
 from pfl_fast.cli.doctor import doctor
+from pfl_fast.cli.evaluate import evaluate
+from pfl_fast.cli.export import export
 from pfl_fast.cli.methods import methods
 from pfl_fast.cli.models import models
 from pfl_fast.cli.plan import plan
+from pfl_fast.cli.predict import predict
 from pfl_fast.cli.recipes import recipes
 from pfl_fast.cli.report import report
 from pfl_fast.cli.reproduce import reproduce
@@ -34,6 +37,8 @@ Examples:
   pfl-fast analyse runs/fedcp-digits-1              tables and figures of a finished run
   pfl-fast report runs/fedcp-digits-1 runs/fedavg-digits-1   one HTML page with curves, bars, times and settings
   pfl-fast runs                                       runs with results and sizes; pfl-fast runs rm RUN removes one
+  pfl-fast evaluate runs/fedcp-digits-1 --per-class   test the clients of a run again, with the recall of each class
+  pfl-fast export runs/fedcp-digits-1 --client 3      write a client's model for use without pfl-fast
   pfl-fast recipes                                    the tables of the papers that pfl-fast reproduce runs
   pfl-fast methods fedcp                              formulas, cost, options and presets of FedCP
   pfl-fast models                                     feature width and parameters of all models
@@ -84,8 +89,8 @@ def main() -> None:
 
 
 COMMANDS = (
-    analyse, bench, compare, data, datasets, doctor, methods, models, plan, recipes, report,
-    reproduce, resume, runs, train
+    analyse, bench, compare, data, datasets, doctor, evaluate, export, methods, models, plan, predict, recipes, report,
+    reproduce, resume, runs, train,
 )  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)

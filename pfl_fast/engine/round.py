@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -260,6 +260,13 @@ class Round:
         """Returns all current tensors of a client, not copied."""
         final = self.is_final_round(self.state.rounds_done)
         return self.state.clients.view(client, self.state.server, receives=False, final=final)
+
+    def test_now(self, clients: Iterable[int]) -> Scores:
+        """Returns the scores of clients between rounds, also after the final one, each with its current tensors."""
+        number, worker = self.state.rounds_done, self.executor.workers[0]
+        test = self.client_test(number, "final_round" if self.is_final_round(number) else "after_agg")
+        found = {client: test.pending(worker, [client], [self.client_tensors(client)])[0] for client in clients}
+        return dict(zip(found, read_scores_by_split(list(found.values())), strict=True))
 
     def evaluation_tensors(self, client: int) -> Tensors:
         """Returns the tensors with which a client is tested now; copies if the method adapts them before a test."""

@@ -18,9 +18,16 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP")  # some files of the data sets h
 
 def decoded(data: bytes, name: str, size: int) -> NDArray[np.uint8]:
     """Decodes an image file to ``[size, size, 3]`` uint8 RGB, with bilinear resizing."""
+    return decoded_as(data, name, (size, size, 3))
+
+
+def decoded_as(data: bytes, name: str, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Decodes an image file to uint8 of a shape ``(H, W, 1 or 3)``, grey or RGB, with bilinear resizing."""
+    height, width, channels = shape
     with bounded.reading(name, "image"), Image.open(io.BytesIO(data), formats=FORMATS) as image:
         bounded.check_claim(name, 4 * math.prod(image.size), len(data), "pixels")
-        return np.asarray(_square(image.convert("RGB"), size), dtype=np.uint8)
+        ready = _resized(image.convert("RGB" if channels == 3 else "L"), width, height)
+        return np.asarray(ready, dtype=np.uint8).reshape(shape)
 
 
 def resized(block: NDArray[Any], size: int, channels: int) -> NDArray[np.uint8]:
@@ -35,12 +42,12 @@ def resized(block: NDArray[Any], size: int, channels: int) -> NDArray[np.uint8]:
     if not same_size or (not grey and channels == 1):
         mode = "L" if channels == 1 else None
         images = (Image.fromarray(np.ascontiguousarray(image)) for image in plain)
-        ready = [np.asarray(_square(image.convert(mode) if mode else image, size)) for image in images]
+        ready = [np.asarray(_resized(image.convert(mode) if mode else image, size, size)) for image in images]
         plain = np.stack(ready) if ready else np.empty((0, size, size), np.uint8)
     if plain.ndim == 3:
         plain = np.repeat(plain[..., None], channels, axis=3)
     return np.ascontiguousarray(plain, dtype=np.uint8)
 
 
-def _square(image: Image.Image, size: int) -> Image.Image:
-    return image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BILINEAR)
+def _resized(image: Image.Image, width: int, height: int) -> Image.Image:
+    return image if image.size == (width, height) else image.resize((width, height), Image.Resampling.BILINEAR)

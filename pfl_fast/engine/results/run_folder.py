@@ -2,6 +2,7 @@
 
 config.toml      every setting and option, as resolved
 partition/       samples of each client; --partition reuses it in another run
+data.json        classes, normalisation and names of clients, see :mod:`pfl_fast.engine.results.data_description`
 metrics.jsonl    one JSON object per round
 clients.csv      one row per client and evaluated round, see :func:`~pfl_fast.engine.results.client_rows.client_columns`
 summary.json     best, last and mean of the last five of each accuracy
@@ -23,9 +24,12 @@ from time import monotonic
 from typing import Any
 
 from pfl_fast import atomic
+from pfl_fast.data.federated import FederatedData
 from pfl_fast.data.partition import Partition
 from pfl_fast.engine.results.about import about_text, is_valid
 from pfl_fast.engine.results.client_rows import client_columns, client_names, csv_text
+from pfl_fast.engine.results.data_description import NAME as DATA
+from pfl_fast.engine.results.data_description import data_text
 from pfl_fast.engine.results.disk_errors import RunFolderError, cannot_be_written, disk_errors
 from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.protocol import measure, read_tests
@@ -59,12 +63,12 @@ class RunFolder(Listener):
         self._columns: list[str] = []
         self._names: list[dict[str, str]] = []
 
-    def create(self, config: str, partition: Partition) -> None:
+    def create(self, config: str, data: FederatedData) -> None:
         """Creates and locks the folder of a new run.
 
         Args:
             config: contents of ``config.toml``.
-            partition: samples of each client.
+            data: data of the clients.
         """
         self.config = config
         try:
@@ -78,7 +82,8 @@ class RunFolder(Listener):
                     f"{self.folder} already holds a run: `pfl-fast resume {self.folder}` continues it, "
                     "another --out starts a new one"
                 )
-            partition.save(self.folder / "partition")
+            data.partition.save(self.folder / "partition")
+            atomic.write_text(self.folder / DATA, data_text(data))
             atomic.write_text(self.folder / "config.toml", config)  # last: it makes the folder a run
         except OSError as error:
             self.lock.release()
@@ -96,6 +101,12 @@ class RunFolder(Listener):
             raise ConfigError(f"{self.folder}: holds no run (config.toml is missing)")
         if os.access(self.folder, os.W_OK):  # others may be opened, but not trained
             self.lock.acquire(self.log)
+        return self.saved_config()
+
+    def saved_config(self) -> str | None:
+        """Returns ``config.toml`` at the newest checkpoint, if there is one."""
+        if not self.checkpoints.is_dir() and not (self.folder / "config.toml").exists():
+            raise ConfigError(f"{self.folder}: holds no run (config.toml is missing)")
         info = checkpoint.newest_info(self.checkpoints)
         return info.config if info else None
 
@@ -192,10 +203,12 @@ class RunFolder(Listener):
             with disk_errors(result.file, self.folder):
                 if result.repair() and not new:
                     self.log(f"{result.file}: rows are missing or changed; the file is made again from the checkpoint")
-        file, folder = self.folder / "config.toml", self.folder / "partition"
-        with disk_errors(file, self.folder):
-            if not file.exists() or file.read_bytes() != self.config.encode():
-                atomic.write_text(file, self.config)
+        folder = self.folder / "partition"
+        for name, text in (("config.toml", self.config), (DATA, data_text(run.data))):
+            file = self.folder / name
+            with disk_errors(file, self.folder):
+                if not file.exists() or file.read_bytes() != text.encode():
+                    atomic.write_text(file, text)
         with disk_errors(folder, self.folder):
             if self.saved_partition() is None:
                 self.log(f"{folder}: missing or damaged; it is made again from the settings")
