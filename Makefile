@@ -70,6 +70,7 @@ fuzz: setup ## damaged data files in every loader, and operators on random sizes
 
 chaos: setup ## 300 faults in small runs: signals, failing writes, full disks, damaged files; a quarter of an hour (FAULTS=30)
 	@$(BIN)/python -m tests.chaos --seed "$$(date +%s)" --faults $(or $(FAULTS),300)
+	@$(BIN)/python -m tests.chaos --seed "$$(date +%s)" --faults $$(( ($(or $(FAULTS),300) + 9) / 10 )) --compare
 
 sanitize: setup ## the operator tests with AddressSanitizer, UBSan and ThreadSanitizer, on every instruction set
 	@$(BIN)/python -m tests.sanitize

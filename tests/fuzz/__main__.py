@@ -14,6 +14,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -23,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 HANG = 20.0  # seconds
+MEMORY = Path("/dev/shm")  # a file system without a disk, on Linux
 BATCH = 32  # inputs that a process gets at once
 FINE = ("read", "refused")
 
@@ -30,8 +32,8 @@ FINE = ("read", "refused")
 class Child:
     """A process that loads inputs; started again after a crash or a hang."""
 
-    def __init__(self, seed: str) -> None:
-        self.command = [sys.executable, "-m", "tests.fuzz.worker", seed]
+    def __init__(self, seed: str, home: str) -> None:
+        self.command = [sys.executable, "-m", "tests.fuzz.worker", seed, home]
         self.process: subprocess.Popen[bytes] | None = None
         self.received = b""  # start of an answer
 
@@ -116,10 +118,14 @@ class Campaign:
 
     def run(self, inputs: Iterator[int], jobs: int) -> None:
         """Tries all inputs; prints findings at once, and progress every minute, on stderr."""
+        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as home:
+            self._run(inputs, jobs, home)
+
+    def _run(self, inputs: Iterator[int], jobs: int, home: str) -> None:
         stop = threading.Event()
 
         def work() -> None:
-            child = Child(self.seed)
+            child = Child(self.seed, home)
             try:
                 while not stop.is_set():
                     with self._lock:

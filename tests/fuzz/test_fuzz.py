@@ -11,9 +11,11 @@ from tests.fuzz.seeds import LOADERS, Loader
 INPUTS = 20 * len(LOADERS)
 
 
-def test_damaged_files_are_read_or_refused():
+def test_damaged_files_are_read_or_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(__main__, "MEMORY", tmp_path)
     campaign = Campaign("tests")
     campaign.run(iter(range(INPUTS)), jobs=2)
+    assert not list(tmp_path.iterdir())
     assert not campaign.findings, "\n".join(campaign.findings)
     assert campaign.counts.keys() == LOADERS.keys()
     assert campaign.total.total() == INPUTS
@@ -46,7 +48,7 @@ for number in input().split():
 )
 def test_a_crash_and_a_hang_count_for_one_input(monkeypatch, fault, expected):
     monkeypatch.setattr(__main__, "HANG", 1.0)
-    child = Child("tests")
+    child = Child("tests", "")
     child.command = [sys.executable, "-c", CHILD.format(fault=fault)]
     answers = {number: outcome for number, _, *outcome in child.run([0, 1, 2])}
     child.stop()

@@ -20,7 +20,6 @@ from tests.fuzz.mutations import mutate
 from tests.fuzz.seeds import LOADERS, Files
 
 MARGIN = 1 << 29  # bytes that loading one input may take: the files are small, so this is the free part of the limit
-MEMORY = Path("/dev/shm")  # a file system without a disk, on Linux
 
 
 def damage(files: Files, random_: random.Random) -> Files:
@@ -57,10 +56,10 @@ def outcome(loader: str, folder: Path) -> tuple[str, str]:
 def main() -> None:
     """Runs until stdin ends."""
     warnings.simplefilter("ignore")
-    seed = sys.argv[1]
+    seed = sys.argv[1]  # argument 2: folder for the inputs
     valid = {name: loader.files() for name, loader in LOADERS.items()}
     names = sorted(valid)
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as work:
+    with tempfile.TemporaryDirectory(dir=sys.argv[2]) as work:
         folder, beside = Path(work, "a", "in"), Path(work, "a")
         for name in names:  # imports everything before memory is limited
             write(folder, valid[name])
