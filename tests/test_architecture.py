@@ -66,6 +66,7 @@ MAY_IMPORT = {
     },
     "analysis": {"atomic", "comparison", "engine", "errors", "experiment", "methods", "models", "ops", "randomness"},
     "report": {"atomic", "comparison", "config", "data", "engine", "errors"},
+    "trackers": {"atomic", "engine", "errors"},
     "config": {"atomic", "data", "engine", "errors", "options"},
     "cli": {
         "analysis",
@@ -85,6 +86,7 @@ MAY_IMPORT = {
         "paths",
         "report",
         "scratch",
+        "trackers",
         "trust",
     },
     "__main__": {"cli"},

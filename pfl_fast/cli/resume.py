@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from pfl_fast import config
-from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, debug_option, given, setting_options
+from pfl_fast.cli.setting_options import (
+    SETTINGS,
+    GroupedCommand,
+    check_trackers,
+    debug_option,
+    given,
+    log_option,
+    setting_options,
+)
 from pfl_fast.errors import raise_config_errors
 from pfl_fast.options import convert
 
@@ -31,8 +39,9 @@ class ResumeCommand(GroupedCommand):
     "--trust", is_flag=True, help="load models and metrics that somebody else's run names as module:attribute"
 )
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
+@log_option
 @debug_option
-def resume(run: Path, trust: bool, quiet: bool, **values: Any) -> None:
+def resume(run: Path, trust: bool, quiet: bool, trackers: tuple[str, ...], **values: Any) -> None:
     """Continue the run in folder RUN from its newest valid checkpoint.
 
     Results equal those of an uninterrupted run to the bit. Settings that are not given keep their values; only settings
@@ -47,6 +56,7 @@ def resume(run: Path, trust: bool, quiet: bool, **values: Any) -> None:
     errors: list[str] = []
     changes = convert(config.Settings, given(values), errors)
     raise_config_errors(errors)
+    check_trackers(trackers)
 
     from pfl_fast.cli.messages import as_arguments
     from pfl_fast.cli.run import run_experiment
@@ -59,4 +69,5 @@ def resume(run: Path, trust: bool, quiet: bool, **values: Any) -> None:
         lambda experiment: as_arguments(
             {n: v for n, v in asdict(experiment.settings).items() if v != SETTINGS[n].default}
         ),
+        trackers,
     )

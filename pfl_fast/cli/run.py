@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import NoReturn
@@ -17,6 +18,7 @@ from pfl_fast.cli.progress import Bar, Lines, Progress
 from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.stopping import stop_on_signals
 from pfl_fast.experiment import Experiment
+from pfl_fast.trackers import TRACKERS
 
 
 def run_experiment(
@@ -24,6 +26,7 @@ def run_experiment(
     folder: Path,
     quiet: bool,
     arguments: Callable[[Experiment], Sequence[str]],
+    trackers: Iterable[str] = (),
 ) -> None:
     """Creates an experiment and trains all its rounds; exits with 128 + signal number if a signal stops it.
 
@@ -32,6 +35,7 @@ def run_experiment(
         folder: folder of the run.
         quiet: print one line with the results and nothing else.
         arguments: returns the command-line arguments that repeat the run, see :func:`messages.final_summary`.
+        trackers: names of trackers that receive settings and results.
     """
     begin = monotonic()
     try:
@@ -39,6 +43,8 @@ def run_experiment(
     except KeyboardInterrupt:
         click.echo("Interrupted before the first round.", err=True)
         sys.exit(128 + signal.SIGINT)
+    warn = partial(click.echo, err=True)
+    experiment.listeners += [TRACKERS[name](folder, warn) for name in dict.fromkeys(trackers)]
     try:
         # Around the whole loop: signals that arrive between two rounds must stop the run too.
         with stop_on_signals(experiment.round.executor.stop):

@@ -18,7 +18,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "methods", "rows", "columns", "seeds", "scale", "dry_run", "grids", "partition_per_seed", "runs",
         "dataset", "model", "clients", "partition", "beta", "rounds", "local_epochs", "batch_size", "lr", "join_ratio",
         "seed", "protocol", "executor", "device", "ops", "eval_every", "out", "data_dir", "real_data_only", "preset",
-        "assignments", "config_file", "trust", "quiet",
+        "trackers", "assignments", "config_file", "trust", "quiet",
     ),
     "Data and partition": (
         "image_size", "samples", "augment", "normalise", "classes_per_client", "superclass_cuts", "min_samples",
@@ -128,3 +128,19 @@ debug_option = click.option(
     callback=_show_debug_messages,
     help="say which local steps run eagerly, and why",
 )
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+log_option = click.option(
+    "--log",
+    "trackers",
+    multiple=True,
+    type=click.Choice(TRACKERS),
+    help="send settings and results to a tracker while the run trains; repeatable",
+)
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises if the package of a tracker is missing, before anything is written."""
+    if names:
+        from pfl_fast.trackers import check_installed
+
+        check_installed(names)

@@ -11,7 +11,15 @@ import click
 
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import PREFIX, pfllib_flags
-from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, debug_option, given, setting_options
+from pfl_fast.cli.setting_options import (
+    SETTINGS,
+    GroupedCommand,
+    check_trackers,
+    debug_option,
+    given,
+    log_option,
+    setting_options,
+)
 from pfl_fast.cli.train_request import TrainRequest, build_request
 from pfl_fast.errors import ConfigError, PflFastError
 
@@ -22,6 +30,7 @@ Examples:
   pfl-fast train fedcp --dataset mnist --preset official    settings of the authors' code
   pfl-fast train fedcp --set lam=1 --set cpn_depth=2        options of FedCP; pfl-fast methods fedcp lists them
   pfl-fast train --config runs/fedcp-digits-1/config.toml   repeat a run with all its settings
+  pfl-fast train fedcp --dataset digits --log tensorboard   curves while it trains; tensorboard --logdir runs
   pfl-fast train fedper --clients 2000 --join-ratio 0.01 --state disk   many clients, their state on disk
 
 \b
@@ -72,6 +81,7 @@ DASHES = {"token_normalize_func": lambda token: token.replace("_", "-")}
 @click.option("--seeds", metavar="N,...", help="train once for each seed and print a table, as pfl-fast compare does")
 @click.option("--trust", is_flag=True, help="load models and metrics that FILE.toml names as module:attribute")
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
+@log_option
 @debug_option
 @pfllib_flags
 def train(
@@ -83,6 +93,7 @@ def train(
     seeds: str | None,
     trust: bool,
     quiet: bool,
+    trackers: tuple[str, ...],
     **values: Any,
 ) -> None:
     """Train METHOD and test every client's model.
@@ -95,6 +106,9 @@ def train(
     settings = {name: value for name, value in chosen.items() if not name.startswith(PREFIX)}
     if seeds is not None and "seed" in settings:
         raise ConfigError("seed: give --seed or --seeds")
+    if trackers and seeds is not None:
+        raise ConfigError("--log sends a single run to a tracker; leave out --seeds, or train each --seed")
+    check_trackers(trackers)
     request = build_request(method, preset, settings, flags, assignments, config_file, trust)
 
     for note in () if quiet else request.notes:
@@ -116,6 +130,7 @@ def train(
             lambda _: as_arguments(
                 {name: value for name, value in request.values_with_preset.items() if name in SETTINGS}
             ),
+            trackers,
         )
     finally:
         if out is None:
