@@ -38,7 +38,7 @@ def predict(model: Path, images: tuple[Path, ...], client: str | None, top: int,
     Examples:
       pfl-fast predict runs/fedcp-digits-1 --client 3 digit.png
       pfl-fast predict fedcp-client-3.pt2 photos/
-      pfl-fast predict fedcp-client-3.onnx photos/*.jpg --json
+      pfl-fast predict fedcp-client-3.onnx photos/one.jpg photos/two.jpg --json
     """
     if missing := [str(path) for path in (model, *images) if not path.exists()]:
         raise ConfigError(f"there is no file or folder {', '.join(missing)}")
