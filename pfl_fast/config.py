@@ -61,7 +61,7 @@ class Settings(PartitionSpec, RoundSettings):
     ops: str = option("auto", "native operators or their plain-torch reference", ["auto", "native", "reference"])
     capture: str = option(
         "auto",
-        "record local steps and repeat them without Python, where the result is the same to the bit (auto), or not",
+        "record local steps and repeat them without Python, where the result is the same (auto), or not",
         ["auto", "off"],
     )
     protocol: str = option(

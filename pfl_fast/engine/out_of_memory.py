@@ -45,12 +45,13 @@ class InHalves(Generic[Row]):
         try:
             return self.work(worker, unit)
         except torch.OutOfMemoryError as error:
-            if len(unit) == 1:
+            freed = worker.trainer.steps.free()  # the same stack may fit without CUDA graphs
+            if len(unit) == 1 and not freed:
                 raise OutOfMemory(message(worker.device, error, unit)) from None
         # Outside of the handler, the failed attempt's tensors are free.
         rows = {client: self.done[client] for client in unit if client in self.done}
         rest = [client for client in unit if client not in rows]
-        half = max(1, len(unit) // 2)
+        half = len(unit) if freed else max(1, len(unit) // 2)
         self._shrink(worker, len(unit), half)
         for first in range(0, len(rest), half):
             clients = rest[first : first + half]
@@ -61,7 +62,7 @@ class InHalves(Generic[Row]):
         worker.runner.free_scratch()
         gc.collect()
         torch.cuda.empty_cache()
-        if not self.executor.stack or self.executor.stack > half:
+        if half < failed and (not self.executor.stack or self.executor.stack > half):
             self.executor.stack = half
             self.log(
                 f"{worker.device} has too little memory for a stack of {failed} clients; continuing with stacks of "

@@ -13,6 +13,7 @@ from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.client_results import Score
 from pfl_fast.engine.local.arithmetic import with_bf16_products
 from pfl_fast.engine.local.capture import Programs
+from pfl_fast.engine.local.graphs import Graphs
 from pfl_fast.engine.local.modules import bind
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.runner import Runner
@@ -77,7 +78,8 @@ class Worker:
         self.single = SingleRunner(part_table, method, self.data, device)
         same = runner_class is SingleRunner
         self.runner: Runner = self.single if same else runner_class(part_table, method, self.data, device)
-        self.trainer = Trainer(self.runner, stop, programs if device.type == "cpu" else None)
+        captures = programs.enabled and device.type == "cuda" and not same
+        self.trainer = Trainer(self.runner, stop, Graphs() if captures else programs if device.type == "cpu" else None)
         self._received: dict[str, tuple[Tensor, Tensor]] = {}
         self._server: Client | None = None  # modules of the server, made by the first test of its model
 

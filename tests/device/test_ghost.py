@@ -48,8 +48,16 @@ def test_a_step_copies_nothing_and_waits_for_nothing(case, counted):
     assert step["bytes to host"] <= 3 * 8 * budget.CLIENTS, "loss and recorded values, copied after the round"
 
 
-def test_resnet18_takes_at_most_400_launches_per_step(counted):
-    assert max(figures["step"]["launches"] for name, figures in counted.items() if "resnet18" in name) <= 400
+def test_a_step_is_one_graph_whose_batch_and_results_are_copied(counted):
+    for figures in counted.values():
+        step = figures["step"]
+        assert step["launches"] <= 3
+        assert step["copies on device"] <= 6
+        assert step["kernels"] > 40
+
+
+def test_resnet18_takes_at_most_400_kernels_per_step(counted):
+    assert max(figures["step"]["kernels"] for name, figures in counted.items() if "resnet18" in name) <= 400
 
 
 def test_waits_do_not_depend_on_clients_and_layers(counted):

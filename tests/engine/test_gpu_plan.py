@@ -105,9 +105,9 @@ def test_every_method_has_a_plan(method):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcp"])
 def test_counted_launches_are_close_to_those_of_the_ghost_gpu(method):
-    """The ghost counts what torch launches, and also the launches that take a batch and add up losses."""
+    """The ghost counts the kernels of the captured step."""
     file = Path(__file__).parents[1] / "device" / "ghost" / "budget.json"
-    counted = json.loads(file.read_text())[f"{method} cnn"]["step"]["launches"]
+    counted = json.loads(file.read_text())[f"{method} cnn"]["step"]["kernels"]
     partition = small.partition_of([20] * 20, 5)
     dataset = synthetic(500, (1, 28, 28), 10, seed=3)
     running = small.Experiment(

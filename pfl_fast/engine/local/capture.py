@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -18,33 +17,16 @@ from torch import Tensor
 from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.program import StepProgram, write_program
 from pfl_fast.engine.local.recording import NotRecordable, Recording
-from pfl_fast.methods.base import Batch, Phase, Tensors
+from pfl_fast.engine.local.runner import Chunk, PhaseRun, Step
+from pfl_fast.engine.local.steps import Results, StepKeys, Steps
+from pfl_fast.methods.base import Batch, Tensors
 
 LOGGER = logging.getLogger(__name__)
-KEPT_PHASES, KEPT_PROGRAMS = 8, 256  # of earlier rounds
+KEPT_PROGRAMS = 256
 
 
-@dataclass(eq=False)
-class RecordedStep:
-    """A step to be recorded.
-
-    Attributes:
-        run: runs the step.
-        batch: its batch.
-        tensors: tensors of the unit by name; ``run`` may replace some of them.
-        names: names of the inputs, and the objects that stand for them in the step.
-        outputs: returns loss and recorded quantities after the step.
-    """
-
-    run: Callable[[], None]
-    batch: Batch
-    tensors: Tensors
-    names: Sequence[tuple[str, Tensor]]
-    outputs: Callable[[], tuple[Tensor, Tensors]]
-
-
-class Programs:
-    """Programs of the steps of a run, shared by its workers.
+class Programs(Steps):
+    """Runs steps as TorchScript programs, which the workers of a run share.
 
     Args:
         enabled: record steps; otherwise all of them run eagerly.
@@ -53,51 +35,51 @@ class Programs:
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
         self._lock, self._compiling = Lock(), Lock()
-        self._phases: list[Phase] = []
+        self._keys = StepKeys()
         self._programs: dict[tuple[Any, ...], StepProgram | None] = {}
         self._compiled: dict[str, Callable[..., Any]] = {}
 
-    def key(self, phase: Phase, settings: StepSettings, *shape: Any) -> tuple[Any, ...]:
-        """Returns the key of a program: the phase, the settings that it contains as numbers, and shapes."""
-        with self._lock:
-            found = next((p for p in self._phases if p is phase), None) or next(
-                (p for p in self._phases if p == phase), None
-            )
-            if found is None:
-                self._phases.append(found := phase)
-                for old in self._phases[:-KEPT_PHASES]:
-                    self._programs = {k: program for k, program in self._programs.items() if k[0] != id(old)}
-                del self._phases[:-KEPT_PHASES]
-        return (id(found), settings.lr, settings.momentum, settings.weight_decay, settings.bf16, *shape)
-
-    def get(self, key: tuple[Any, ...]) -> StepProgram | None:
-        """Returns the program of a key, or None if steps run eagerly."""
-        return self._programs.get(key)
+    def run(self, run: PhaseRun, chunk: Chunk, turn: int, settings: StepSettings) -> Results:
+        """See :meth:`Steps.run`: the first step of a key is recorded, and later ones run as its program."""
+        if not self.enabled:
+            return super().run(run, chunk, turn, settings)
+        key = self._keys.key(run, chunk, turn, settings)
+        program = self._programs.get(key)
+        if program:
+            return run.run_program(program, chunk.cut(0, program.most_steps), settings.stop_at_nan)
+        if not self.claims(key):
+            return super().run(run, chunk, turn, settings)
+        step = run.first_step(chunk, turn, settings)
+        self._record(key, step, run.active(chunk.rows), run.inputs(step))
+        return [(step.loss, step.recorded)]
 
     def claims(self, key: tuple[Any, ...]) -> bool:
         """Returns True once per key: to the worker that records its step."""
         with self._lock:
-            if not self.enabled or key in self._programs:
+            if key in self._programs:
                 return False
-            self._programs[key] = None
-            for old in list(self._programs)[:-KEPT_PROGRAMS]:
-                del self._programs[old]
+            kept = [k for k in self._programs if self._keys.is_kept(k)][-KEPT_PROGRAMS:]
+            self._programs = {**{k: self._programs[k] for k in kept}, key: None}
             return True
 
-    def record(self, key: tuple[Any, ...], step: RecordedStep) -> None:
-        """Runs a step and keeps its program if the program repeats the step to the bit."""
-        before = {name: tensor.clone() for name, tensor in step.tensors.items()}
-        inputs = [*step.names, ("x", step.batch.x), ("y", step.batch.y), ("seed", step.batch.seed)]
-        inputs += [(f"k{number}", value) for number, value in enumerate(step.batch.cached.values())]
+    def _record(self, key: tuple[Any, ...], step: Step, tensors: Tensors, names: Sequence[tuple[str, Tensor]]) -> None:
+        """Runs a step and keeps its program if the program repeats the step to the bit.
+
+        ``names`` are the names of inputs with the objects that stand for them in the step, which may replace some of
+        the ``tensors``.
+        """
+        before = {name: tensor.clone() for name, tensor in tensors.items()}
+        batch = step.batch
+        inputs = [*names, ("x", batch.x), ("y", batch.y), ("seed", batch.seed)]
+        inputs += [(f"k{number}", value) for number, value in enumerate(batch.cached.values())]
         recording = Recording(inputs)
         with recording:
             step.run()
-        loss, recorded = step.outputs()
         try:
-            program = write_program(recording, list(step.tensors), loss, recorded)
+            program = write_program(recording, list(tensors), step.loss, step.recorded)
             with self._compiling:
                 program.compile(self._compiled)
-            check(program, before, step.tensors, step.batch, [loss, *recorded.values()])
+            check(program, before, tensors, batch, [step.loss, *step.recorded.values()])
         except (NotRecordable, RuntimeError) as reason:  # TorchScript's errors are RuntimeErrors
             LOGGER.debug("steps run eagerly: %s", reason)
             return

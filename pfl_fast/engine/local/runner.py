@@ -166,6 +166,15 @@ class PhaseRun(ABC):
     def begin_program(self, program: StepProgram, rows: slice) -> tuple[list[Tensor], list[Tensor]]:
         """Returns the lists ``t`` and ``start`` of a program for the clients in ``rows``."""
 
+    def first_batch(self, chunk: Chunk) -> Batch:
+        """Returns the first batch of a chunk."""
+        seed = self.seeds(chunk.numbers, chunk.rows)[0]
+        return Batch(chunk.x[0], chunk.y[0], seed, {name: values[0] for name, values in chunk.cached.items()})
+
+    def first_step(self, chunk: Chunk, turn: int, settings: StepSettings) -> Step:
+        """Returns the step on the first batch of a chunk."""
+        return self.step(self.first_batch(chunk), chunk.rows, turn, settings)
+
     def run_program(self, program: StepProgram, chunk: Chunk, stop_at_nan: bool) -> list[tuple[Tensor, Tensors]]:
         """Runs a program on the batches of a chunk; returns loss and recorded quantities of each step."""
         tensors, start = self.begin_program(program, chunk.rows)

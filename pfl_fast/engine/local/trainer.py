@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.local.arithmetic import with_bf16_products
-from pfl_fast.engine.local.capture import Programs, RecordedStep
 from pfl_fast.engine.local.modules import set_mode
 from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.progress import Hook, SingleProgress, StackProgress
 from pfl_fast.engine.local.runner import WHOLE, Chunk, PhaseRun, Runner
+from pfl_fast.engine.local.steps import Steps
 from pfl_fast.methods.base import Batch, Client, Loss, Phase, Tensors
 from pfl_fast.transfer import read
 
@@ -38,13 +37,13 @@ class Trainer:
     Args:
         runner: executes the steps.
         stop: asked between chunks of steps; True raises :class:`Interrupted`.
-        programs: programs of recorded steps; None runs all steps eagerly.
+        steps: runs steps; None runs all of them eagerly.
     """
 
-    def __init__(self, runner: Runner, stop: Callable[[], bool], programs: Programs | None = None) -> None:
+    def __init__(self, runner: Runner, stop: Callable[[], bool], steps: Steps | None = None) -> None:
         self.runner = runner
         self.stop = stop
-        self.programs = programs or Programs(enabled=False)
+        self.steps = steps or Steps()
         self._data_seconds = 0.0
 
     def train(
@@ -112,15 +111,8 @@ class Trainer:
         own = settings.for_phase(run.phase)
         one_by_one = bool(run.phase.after_batch) or turns > 1
         while done < len(chunk.y):
-            turn = (chunk.first + done) % turns
-            shape = (turn, tuple(chunk.x.shape[1:]), chunk.y.shape[1:], len(chunk.cached), type(self.runner).__name__)
-            key = self.programs.key(run.phase, own, *shape)
-            program = self.programs.get(key)
-            part = chunk.cut(done, done + (1 if one_by_one or not program else program.most_steps))
-            if program:
-                results = run.run_program(program, part, settings.stop_at_nan)
-            else:
-                results = [self._eager_step(run, part, turn, own, key)]
+            part = chunk.cut(done, done + 1 if one_by_one else len(chunk.y))
+            results = self.steps.run(run, part, part.first % turns, own)
             for loss, recorded in results:
                 progress.add(chunk.rows, chunk.y.shape[-1], loss, recorded)
             if progress.failed and settings.stop_at_nan:
@@ -128,20 +120,6 @@ class Trainer:
             self._run_hook(run, run.phase.after_batch, settings, chunk.rows)
             done += len(results)
         return True
-
-    def _eager_step(
-        self, run: PhaseRun, chunk: Chunk, turn: int, settings: StepSettings, key: tuple[Any, ...]
-    ) -> tuple[Tensor, Tensors]:
-        """Runs the step of a chunk of one batch, and records it if it is the first of its key."""
-        seed = run.seeds(chunk.numbers, chunk.rows)[0]
-        batch = Batch(chunk.x[0], chunk.y[0], seed, {name: values[0] for name, values in chunk.cached.items()})
-        step = run.step(batch, chunk.rows, turn, settings)
-        if self.programs.claims(key):
-            outputs = lambda: (step.loss, step.recorded)  # noqa: E731
-            self.programs.record(key, RecordedStep(step.run, batch, run.active(chunk.rows), run.inputs(step), outputs))
-        else:
-            step.run()
-        return step.loss, step.recorded
 
     def _run_hook(self, run: PhaseRun, hook: Hook | None, settings: StepSettings, rows: slice = WHOLE) -> None:
         if hook:

@@ -3,6 +3,10 @@
 // Kernels are counted and do not run. Device memory is reserved and never touched; every value read from a device is
 // zero, so that counts do not depend on values. With GHOST_VALUES=1, copies copy and memset writes: a caller that
 // computes in this memory, which the CPU can read, sees values. Streams run everything at once.
+//
+// A capture of a CUDA graph counts its kernels and copies on the device. A wait, a copy between host and device, a
+// launch on another stream, or an allocation by the capturing thread that is not said to be safe ends it with an error,
+// as CUDA does.
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
@@ -14,6 +18,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace {
 
@@ -35,7 +40,20 @@ struct Block {
   bool host;
 };
 
+struct Graph {
+  long nodes = 0;
+};
+
+struct Capture {
+  Graph* graph;
+  cudaStream_t stream;
+  unsigned long long number;
+  bool valid;
+};
+
 thread_local int current_device = 0;
+thread_local bool captures = false;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 thread_local struct {
   dim3 grid, block;
   size_t shared;
@@ -46,6 +64,7 @@ std::mutex mutex;
 std::map<uintptr_t, Block>& blocks = *new std::map<uintptr_t, Block>;
 std::unordered_map<const void*, std::string>& kernel_names = *new std::unordered_map<const void*, std::string>;
 std::map<std::string, long>& counts = *new std::map<std::string, long>;
+std::map<int, Capture>& captured = *new std::map<int, Capture>;  // by device
 
 int device_count() {
   const char* number = getenv("GHOST_GPUS");
@@ -57,13 +76,37 @@ void count(const std::string& what, long amount = 1) {
   counts[what] += amount;
 }
 
-cudaError_t synchronize() {
-  count("synchronisations");
-  return cudaSuccess;
+// Ends the capture on the current device, if there is one.
+cudaError_t refuse_in_capture() {
+  std::lock_guard<std::mutex> guard(mutex);
+  const auto found = captured.find(current_device);
+  if (found == captured.end()) return cudaSuccess;
+  found->second.valid = false;
+  return cudaErrorStreamCaptureUnsupported;
 }
 
-cudaError_t launch(const void* kernel) {
+cudaError_t refuse_unsafe_call() {
+  return captures && capture_mode != cudaStreamCaptureModeRelaxed ? refuse_in_capture() : cudaSuccess;
+}
+
+cudaError_t synchronize() {
+  count("synchronisations");
+  return refuse_in_capture();
+}
+
+// Adds a node to the graph that is captured on the current device; returns false if there is none.
+bool add_node(cudaStream_t stream, bool any_stream) {
+  const auto found = captured.find(current_device);
+  if (found == captured.end()) return false;
+  Capture& capture = found->second;
+  ++capture.graph->nodes;
+  if (!any_stream && stream != capture.stream) capture.valid = false;
+  return true;
+}
+
+cudaError_t launch(const void* kernel, cudaStream_t stream, bool any_stream = false) {
   std::lock_guard<std::mutex> guard(mutex);
+  if (add_node(stream, any_stream)) return cudaSuccess;
   const auto found = kernel_names.find(kernel);
   ++counts["launch " + (found == kernel_names.end() ? "?" : found->second)];
   return cudaSuccess;
@@ -84,21 +127,28 @@ cudaError_t copy(void* to, const void* from, size_t size) {
   const long bytes = static_cast<long>(size);
   if (has_values() || (target < 0 && source < 0)) memmove(to, from, size);
   if (target >= 0 && source >= 0) {
+    {
+      std::lock_guard<std::mutex> guard(mutex);
+      if (add_node(nullptr, true)) return cudaSuccess;
+    }
+    count("copies on device");
     count(target == source ? "bytes on device" : "bytes between devices", bytes);
   } else if (target >= 0) {
     count("copies to device");
     count("bytes to device", bytes);
+    return refuse_in_capture();
   } else if (source >= 0) {
     count("copies to host");
     count("bytes to host", bytes);
     if (!has_values()) memset(to, 0, size);
+    return refuse_in_capture();
   }
   return cudaSuccess;
 }
 
 cudaError_t fill(void* memory, int byte, size_t size) {
   if (has_values()) memset(memory, byte, size);
-  return launch(nullptr);
+  return launch(nullptr, nullptr, true);
 }
 
 size_t used_memory() {
@@ -112,6 +162,7 @@ size_t used_memory() {
 cudaError_t allocate(void** address, size_t size, bool host) {
   *address = nullptr;
   if (size == 0) return cudaSuccess;
+  if (refuse_unsafe_call()) return cudaErrorStreamCaptureUnsupported;
   if (!host && used_memory() + size > memory()) return cudaErrorMemoryAllocation;
   *address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (*address == MAP_FAILED) return cudaErrorMemoryAllocation;
@@ -121,6 +172,7 @@ cudaError_t allocate(void** address, size_t size, bool host) {
 }
 
 cudaError_t release(void* address) {
+  if (refuse_unsafe_call()) return cudaErrorStreamCaptureUnsupported;
   std::lock_guard<std::mutex> guard(mutex);
   const auto block = blocks.find(reinterpret_cast<uintptr_t>(address));
   if (block != blocks.end()) {
@@ -163,7 +215,8 @@ void ghost_reset() {
   counts.clear();
 }
 int ghost_launch(const char* name) {
-  count(std::string("launch ") + name);
+  std::lock_guard<std::mutex> guard(mutex);
+  if (!add_node(nullptr, true)) ++counts[std::string("launch ") + name];
   return 0;
 }
 
@@ -254,7 +307,9 @@ cudaError_t cudaPeekAtLastError() {
 const char* cudaGetErrorName(cudaError_t) {
   return "ghost error";
 }
-const char* cudaGetErrorString(cudaError_t) {
+const char* cudaGetErrorString(cudaError_t error) {
+  if (error == cudaErrorStreamCaptureUnsupported) return "operation not permitted when stream is capturing";
+  if (error == cudaErrorStreamCaptureInvalidated) return "operation failed due to a previous error during capture";
   return "error of the ghost GPU";
 }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
@@ -324,18 +379,6 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
   return cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long*, cudaGraph_t*,
-                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
-  return cudaSuccess;
-}
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
   return synchronize();
 }
@@ -359,6 +402,71 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t) {
+  return cudaSuccess;
+}
+
+// Graphs.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  static unsigned long long number = 0;
+  std::lock_guard<std::mutex> guard(mutex);
+  if (!stream || captured.count(current_device)) return cudaErrorStreamCaptureUnsupported;
+  captured[current_device] = {new Graph, stream, ++number, true};
+  captures = true;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* number,
+                                     cudaGraph_t* graph, const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
+  std::lock_guard<std::mutex> guard(mutex);
+  *status = cudaStreamCaptureStatusNone;
+  for (const auto& [device, capture] : captured) {
+    if (capture.stream != stream) continue;
+    *status = capture.valid ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusInvalidated;
+    if (number) *number = capture.number;
+    if (graph) *graph = reinterpret_cast<cudaGraph_t>(capture.graph);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  return cudaStreamGetCaptureInfo(stream, status, nullptr, nullptr, nullptr, nullptr, nullptr);
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  std::lock_guard<std::mutex> guard(mutex);
+  *graph = nullptr;
+  const auto found = captured.find(current_device);
+  if (found == captured.end() || found->second.stream != stream) return cudaErrorIllegalState;
+  const Capture capture = found->second;
+  captured.erase(found);
+  captures = false;
+  if (!capture.valid) return cudaErrorStreamCaptureInvalidated;
+  *graph = reinterpret_cast<cudaGraph_t>(capture.graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* number) {
+  *number = static_cast<size_t>(reinterpret_cast<Graph*>(graph)->nodes);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* program, cudaGraph_t graph, unsigned long long) {
+  *program = reinterpret_cast<cudaGraphExec_t>(new Graph(*reinterpret_cast<Graph*>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* program, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiateWithFlags(program, graph, flags);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t program, cudaStream_t) {
+  count("launch graph");
+  count("nodes of graphs", reinterpret_cast<Graph*>(program)->nodes);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Graph*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t program) {
+  delete reinterpret_cast<Graph*>(program);
   return cudaSuccess;
 }
 
@@ -396,14 +504,14 @@ cudaError_t __cudaGetKernel(cudaKernel_t* handle, const void* kernel) {
   *handle = static_cast<cudaKernel_t>(const_cast<void*>(kernel));
   return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, cudaStream_t) {
-  return launch(kernel);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, cudaStream_t stream) {
+  return launch(kernel, stream);
 }
-cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t) {
-  return launch(kernel);
+cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t stream) {
+  return launch(kernel, stream);
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void**) {
-  return launch(kernel);
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* kernel, void**) {
+  return launch(kernel, configuration->stream);
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   memset(attributes, 0, sizeof *attributes);

@@ -21,6 +21,7 @@ import torch
 
 from pfl_fast.data.synthetic import synthetic
 from pfl_fast.engine.device_memory import estimate_device
+from pfl_fast.engine.local import graphs
 from pfl_fast.experiment import Experiment
 from pfl_fast.ops import backend
 from tests.device.ghost import convolutions
@@ -31,8 +32,8 @@ INPUTS = {"cnn": ((1, 28, 28), 10), "resnet18": ((3, 64, 64), 200)}  # shape and
 BATCH, TESTS = 10, 20
 PEAK = "peak bytes"
 FIGURES = (
-    *("launches", "synchronisations", "copies to device", "copies to host", "bytes to device", "bytes to host"),
-    *("bytes between devices", "changes of the device", PEAK),
+    *("launches", "kernels", "synchronisations", "copies on device", "copies to device", "copies to host"),
+    *("bytes to device", "bytes to host", "bytes between devices", "changes of the device", PEAK),
 )
 
 
@@ -51,11 +52,17 @@ def experiment(method: str, clients: int, steps: int, model: str = "cnn", **valu
 
 
 def figures(runtime: ctypes.CDLL) -> dict[str, int]:
-    """What happened since the last reset."""
-    counts = {what: int(n) for what, n in re.findall(r"(.+)\t(\d+)", runtime.ghost_counts().decode())}
-    launches = sum(number for what, number in counts.items() if what.startswith("launch "))
+    """What happened since the last reset: what the host launched, and the kernels that ran, also those of graphs."""
+    found = counts(runtime)
+    launches = sum(number for what, number in found.items() if what.startswith("launch "))
     peak = sum(torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
-    return {**{name: counts.get(name, 0) for name in FIGURES}, "launches": launches, PEAK: peak}
+    kernels = launches - found.get("launch graph", 0) + found.get("nodes of graphs", 0)
+    return {**{name: found.get(name, 0) for name in FIGURES}, "launches": launches, "kernels": kernels, PEAK: peak}
+
+
+def counts(runtime: ctypes.CDLL) -> dict[str, int]:
+    """Counts of the ghost since the last reset, by what happened."""
+    return {what: int(n) for what, n in re.findall(r"(.+)\t(\d+)", runtime.ghost_counts().decode())}
 
 
 def figures_per_step(runtime: ctypes.CDLL, running: Experiment) -> Callable[[], dict[str, float]]:
@@ -72,6 +79,7 @@ def figures_per_step(runtime: ctypes.CDLL, running: Experiment) -> Callable[[], 
 
 def main(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the result of each request, in order."""
+    graphs.EAGER_STEPS = 1
     torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
     runtime = ctypes.CDLL(runtime_name())
     replaced = convolutions.install(runtime)
