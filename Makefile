@@ -45,8 +45,8 @@ format: setup ## let ruff and clang-format rewrite the sources
 bench: setup ## each operator against plain torch and torch.compile, on every instruction set; 20 minutes each
 	@$(BIN)/python -m bench.operators $(OPERATORS) $(if $(SECONDS),--seconds $(SECONDS))
 
-bench-e2e: setup ## whole rounds against a plain PyTorch trainer, an hour or two (QUICK=1: some minutes)
-	@$(BIN)/python -m bench.end_to_end $(if $(QUICK),--quick)
+bench-e2e: setup ## whole rounds against a plain PyTorch trainer, two hours (BRIEF=1: 25 minutes; QUICK=1: some)
+	@$(BIN)/python -m bench.end_to_end $(if $(QUICK),--quick) $(if $(BRIEF),--brief)
 
 bench-check: setup ## whether speed was lost since it was last recorded on this machine; ratios only
 	@$(BIN)/python -m bench.check

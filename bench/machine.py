@@ -20,6 +20,7 @@ SIDE, VALUES, TRIES = 2048, 50_000_000, 7
 def machine() -> dict[str, object]:
     return {
         "cpu": processor(),
+        "generation": generation(),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
         "kernels": kernels(),
@@ -35,6 +36,11 @@ def processor() -> str:
     return cpuinfo("model name") or platform.processor()
 
 
+def generation() -> str:
+    """Returns family and model of the processor, which tell generations of the same name apart."""
+    return f"family {cpuinfo('cpu family')}, model {cpuinfo('model')}" if cpuinfo("cpu family") else ""
+
+
 def cpuinfo(key: str) -> str:
     """Returns a value of the first processor in /proc/cpuinfo, or an empty string."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
@@ -43,7 +49,7 @@ def cpuinfo(key: str) -> str:
 
 def heading() -> str:
     """Returns the processor with its generation, and the versions and instruction sets that measure."""
-    family = f" (family {cpuinfo('cpu family')}, model {cpuinfo('model')})" if cpuinfo("cpu family") else ""
+    family = f" ({generation()})" if generation() else ""
     threads, capability = torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()
     return (
         f"{processor()}{family}, {threads} threads, torch {torch.__version__} ({capability}), CPU kernels {kernels()}."

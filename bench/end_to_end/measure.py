@@ -17,6 +17,7 @@ from bench.end_to_end.cases import Case, experiment_of
 from bench.end_to_end.to_yardstick import client_of, to_yardstick
 from bench.footprint import footprint
 from bench.growth import memory
+from bench.machine import kernels
 from bench.yardstick import Server
 from pfl_fast import Experiment
 from pfl_fast.data.synthetic import synthetic
@@ -53,13 +54,14 @@ def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
         "data": experiment.dataset.source,
         "clients": experiment.data.clients,
         "samples": samples,
+        "most": case.most,
         "tests": int(experiment.data.test_sizes.sum()),
         "parameters": sum(value.numel() for value in server.averages),
         "executor": executor,
         "rounds": 1 + repetitions,
         "seconds": {side: spread(values) for side, values in wall.items()},
         "ratio": spread([a / b for a, b in zip(wall[YARDSTICK], wall[OURS], strict=True)]),
-        "goal": case.goal,
+        "goal": case.goal if kernels() == "avx512" else case.avx2_goal or case.goal,
         # If the yardstick, which splits every step over all cores, used fewer, other processes used the machine.
         "cores": {side: statistics.median(record["cores"] for record in counted[side]) for side in SIDES},
         "parts": parts,
@@ -68,6 +70,18 @@ def compare(case: Case, repetitions: int, folder: Path | None) -> dict:
         "accuracy": {YARDSTICK: last[YARDSTICK]["accuracy"], OURS: last[OURS]["test_accuracy_after_agg"]},
         "auc": {YARDSTICK: last[YARDSTICK]["auc"], OURS: last[OURS]["test_auc_after_agg"]},
     }
+
+
+def workers(case: Case, repetitions: int, folder: Path | None) -> dict:
+    """Returns the seconds of rounds with one worker and with two, in turn, and the ratio."""
+    experiments = [experiment_of(case, folder, executor="threads", workers=count) for count in (1, 2)]
+    rounds = [experiment.rounds() for experiment in experiments]
+    wall = [[timed(lambda: next(own))["wall"] for own in rounds] for _ in range(1 + repetitions)][1:]  # noqa: B023
+    for own, experiment in zip(rounds, experiments, strict=True):
+        own.close()
+        experiment.close()
+    one, two = zip(*wall, strict=True)
+    return {"one": spread(one), "two": spread(two), "ratio": spread([a / b for a, b in wall])}
 
 
 def timed(run: Callable[[], dict]) -> dict:

@@ -13,6 +13,8 @@ README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 BLOCK = re.compile(r"(<!-- bench-e2e -->\n).*?(<!-- /bench-e2e -->)", re.DOTALL)
 DISPATCH_GOAL = 15.0
+WORKERS_GOAL = 1.8
+SETS = ("avx512", "avx2", "baseline", "reference")
 SHORT = (0, 1, 2, 3, 5)  # columns of the README's table
 HEADER = (
     "method, data",
@@ -46,15 +48,14 @@ def page(mode: str, stored: dict) -> str:
     machine, result = stored["machine"], stored[mode]
     peaks = result["peaks"]
     lines = [
-        f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, CPU kernels {machine['kernels']}, "
-        f"commit {result['commit']}, {mode}",
+        f"{processor(machine)}, {machine['cores']} cores, torch {machine['torch']}, commit {result['commit']}, {mode}",
         f"matrix product {peaks['gemm_gflops']:.0f} GFLOP/s, read {peaks['read_gbs']:.1f} GB/s, copy "
         f"{peaks['copy_gbs']:.1f} GB/s (of the bytes copied)",
     ]
     lines += [f"BUSY: {result['warning']}"] if result.get("warning") else []
     for name, case in result["cases"].items():
         lines += ["", *case_lines(name, case, peaks)]
-    lines += ["", *exchange_lines(result), *dispatch_lines(result), "", "goals"]
+    lines += ["", *worker_lines(result), *exchange_lines(result), *dispatch_lines(result), "", "goals"]
     lines += [f"  {name:45} {reached:7.2f}  {verdict(reached, goal)}" for name, reached, goal in goals(result)]
     return "\n".join(lines)
 
@@ -91,6 +92,20 @@ def rates(case: dict, side: str, peaks: dict) -> str:
     return ", ".join([*facts, *([f"peak {case['peak_mib'][side]:.0f} MiB"] if "peak_mib" in case else [])])
 
 
+def processor(machine: dict) -> str:
+    return machine["cpu"] + (f" ({machine['generation']})" if machine.get("generation") else "")
+
+
+def worker_lines(result: dict) -> list[str]:
+    """Returns how much faster rounds with few samples are with two workers than with one."""
+    found = {name: values["ratio"] for name, values in result.get("workers", {}).items()}
+    return [
+        f"Two workers are {ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f}) times as fast as one in rounds of "
+        f"{name.partition('-')[0]}, {verdict(ratio[0], WORKERS_GOAL)}."
+        for name, ratio in found.items()
+    ]
+
+
 def exchange_lines(result: dict) -> list[str]:
     if "exchange" not in result:
         return []
@@ -114,29 +129,39 @@ def dispatch_lines(result: dict) -> list[str]:
 
 
 def table(stored: dict) -> str:
-    """Markdown for docs/performance.md: full results if they exist, else quick ones."""
-    mode, heading = _heading(stored)
-    result = stored[mode]
-    heading += (
-        f" In the same run a matrix product ran at {result['peaks']['gemm_gflops']:.0f} GFLOP/s. Both sides' GFLOP/s "
-        "count the yardstick's arithmetic; the library needs less (Winograd convolutions, skipped zeros)."
-    )
-    return "\n".join([heading, "", *_rows(result, range(len(HEADER))), "", *sentences(result)]) + "\n"
+    """Markdown for docs/performance.md, by instruction set: full results if they exist, else quick ones."""
+    blocks = []
+    for mode in _modes(stored):
+        result = stored[mode]
+        heading = (
+            f"{_heading(stored, mode)} In the same run a matrix product ran at {result['peaks']['gemm_gflops']:.0f} "
+            "GFLOP/s. Both sides' GFLOP/s count the yardstick's arithmetic; the library needs less (Winograd "
+            "convolutions, skipped zeros)."
+        )
+        blocks.append("\n".join([heading, "", *_rows(result, range(len(HEADER))), "", *sentences(result)]).rstrip())
+    return "\n\n".join(blocks) + "\n"
 
 
 def short_table(stored: dict) -> str:
-    """Markdown for README.md: time and accuracy only."""
-    mode, heading = _heading(stored)
-    return "\n".join([heading, "", *_rows(stored[mode], SHORT)]) + "\n"
+    """Markdown for README.md: time and accuracy with the best instruction set only."""
+    mode = _modes(stored)[0]
+    return "\n".join([_heading(stored, mode), "", *_rows(stored[mode], SHORT)]) + "\n"
 
 
-def _heading(stored: dict) -> tuple[str, str]:
-    mode = "full" if "full" in stored else "quick"
+def _modes(stored: dict) -> list[str]:
+    """Returns the keys of full results, the best instruction set first; of quick ones, if there are no full ones."""
+    modes = [[key for key in stored if key.startswith(f"{size} ")] for size in ("full", "quick")]
+    return sorted(modes[0] or modes[1], key=lambda key: SETS.index(key.split()[1]))
+
+
+def _heading(stored: dict, mode: str) -> str:
     machine, result = stored["machine"], stored[mode]
-    few = "" if mode == "full" else ", at most 200 samples per client (`--quick`)"
+    size, kernels = mode.upper().replace("AVX512", "AVX-512").split()
+    few = "" if size == "FULL" else ", at most 200 samples per client (`--quick`)"
     busy = f" When it began, {result['warning']}." if result.get("warning") else ""
-    return mode, (
-        f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, commit {result['commit']}{few}.{busy}"
+    return (
+        f"{processor(machine)}, {machine['cores']} cores, {kernels}, torch {machine['torch']}, commit "
+        f"{result['commit']}{few}.{busy}"
     )
 
 
@@ -152,8 +177,9 @@ def cells(name: str, case: dict) -> list[str]:
 
     ratio = case["ratio"]
     method, _, data = name.partition("-")
+    few = f", at most {case['most']} samples per client" if case.get("most") else ""
     return [
-        f"{method}, {data} ({case['data']})",
+        f"{method}, {data} ({case['data']}{few})",
         f"{case['seconds'][YARDSTICK][0]:.2f}",
         f"{case['seconds'][OURS][0]:.2f}",
         f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})",
@@ -166,7 +192,7 @@ def cells(name: str, case: dict) -> list[str]:
 
 
 def sentences(result: dict) -> list[str]:
-    lines = []
+    lines = worker_lines(result)
     if "exchange" in result:
         exchange = result["exchange"]
         ratio, bound = exchange["ratio"], exchange["seconds"][YARDSTICK][0] / exchange["seconds"]["read"][0]

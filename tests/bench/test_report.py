@@ -54,7 +54,7 @@ RESULT = {
     },
     "dispatches": {"fedcp-mnist": {"yardstick": 200.0, "sequential": 60.0, "threads": 60.0, "batched": 8.0}},
 }
-STORED = {"machine": {"cpu": "Some CPU", "cores": 2, "torch": "2.15", "kernels": "avx2"}, "full": RESULT}
+STORED = {"machine": {"cpu": "Some CPU", "cores": 2, "torch": "2.15", "kernels": "avx2"}, "full avx2": RESULT}
 
 
 def test_goals_are_reached_or_missed():
@@ -68,13 +68,13 @@ def test_goals_are_reached_or_missed():
 
 
 def test_the_page_shares_out_the_machine():
-    page = report.page("full", STORED)
-    assert "Some CPU, 2 cores, torch 2.15, CPU kernels avx2, commit abc1234, full" in page
+    page = report.page("full avx2", STORED)
+    assert "Some CPU, 2 cores, torch 2.15, commit abc1234, full avx2" in page
     assert "128.0 GFLOP/s (80 % of the matrix product)" in page
     assert "BUSY" not in page
     busy = deepcopy(STORED)
-    busy["full"]["warning"] = "the load is 3.0"
-    assert "BUSY: the load is 3.0" in report.page("full", busy)
+    busy["full avx2"]["warning"] = "the load is 3.0"
+    assert "BUSY: the load is 3.0" in report.page("full avx2", busy)
 
 
 def test_the_table_has_a_row_per_case():
@@ -83,7 +83,36 @@ def test_the_table_has_a_row_per_case():
     assert [row.count("|") for row in rows] == [len(report.HEADER) + 1] * 2
     assert "| 4.00 | 1.25 | 3.20 (3.00 to 3.40) | reached (>= 3) | 0.750 / 0.760 |" in rows[0]
     assert "--quick" not in table
-    assert "--quick" in report.table({"machine": STORED["machine"], "quick": RESULT})
+    assert "--quick" in report.table({"machine": STORED["machine"], "quick avx2": RESULT})
+
+
+def test_there_is_a_table_for_each_instruction_set():
+    workers = {"fedcp-mnist": {"ratio": [1.85, 1.8, 1.9]}}
+    stored = {**STORED, "machine": {**STORED["machine"], "generation": "family 26"}}
+    stored["full avx512"] = {**RESULT, "workers": workers, "cases": {"fedcp-mnist-few": {**CASE, "most": 200}}}
+    table = report.table(stored)
+    headings = [line.partition(", torch")[0] for line in table.splitlines() if line.startswith("Some CPU")]
+    assert headings == [f"Some CPU (family 26), 2 cores, {name}" for name in ("AVX-512", "AVX2")]
+    assert "| fedcp, mnist-few (real, at most 200 samples per client) |" in table
+    assert "Two workers are 1.85 (1.80 to 1.90) times as fast as one in rounds of fedcp, reached (>= 1.8)." in table
+    assert "AVX-512" in report.short_table(stored)
+
+
+def test_each_instruction_set_is_measured_in_a_process_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(here, "cpuinfo", lambda _: f"avx2 fma f16c {AVX512}")
+    calls = []
+
+    def run(words, env, **_):
+        calls.append((env["PFL_FAST_CPU_CAPABILITY"], env["ONEDNN_MAX_CPU_ISA"], words[3:]))
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(command.subprocess, "run", run)
+    command.main(["--brief", "--out", str(tmp_path / "file")])
+    common = ["--brief", "--out", str(tmp_path / "file"), "--here"]
+    assert calls == [
+        ("avx512", "AVX512_CORE", common),
+        ("avx2", "AVX2", [*common, "--cases", *command.SECONDARY]),
+    ]
 
 
 def test_the_short_table_has_time_and_accuracy():
@@ -186,7 +215,7 @@ def test_recording_keeps_other_results(checked, tmp_path):
     (tmp_path / "machine.json").write_text(json.dumps(STORED))
     assert checked(20.0, "--record") == 0
     after = json.loads((tmp_path / "machine.json").read_text())
-    assert after["full"] == STORED["full"]
+    assert after["full avx2"] == STORED["full avx2"]
     assert after["check"]["ratios"] == {"aggregate / loop": 20.0, "fedcp-mnist, quick": 4.0}
 
 

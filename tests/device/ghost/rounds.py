@@ -79,7 +79,6 @@ def figures_per_step(runtime: ctypes.CDLL, running: Experiment) -> Callable[[], 
 
 def main(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the result of each request, in order."""
-    graphs.EAGER_STEPS = 1
     torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
     runtime = ctypes.CDLL(runtime_name())
     replaced = convolutions.install(runtime)
@@ -102,6 +101,8 @@ def result(runtime: ctypes.CDLL, request: dict[str, Any]) -> dict[str, Any]:
     The figures of a step are missing if there are fewer than three or several GPUs. The estimate is that of the memory
     of a GPU with all clients in one stack, and the data set.
     """
+    counts_steps = request["steps"] > 2 and torch.cuda.device_count() == 1
+    graphs.EAGER_STEPS = 1 if counts_steps else request["steps"] * 2  # captures in the first round, or none
     messages: list[str] = []
     with (
         warnings.catch_warnings(record=True) as caught,
@@ -118,7 +119,6 @@ def result(runtime: ctypes.CDLL, request: dict[str, Any]) -> dict[str, Any]:
         found = figures(runtime)
         devices = [str(worker.device) for worker in running.round.executor.workers]
         texts = [str(warning.message) for warning in caught]
-        counts_steps = request["steps"] > 2 and len(devices) == 1
         needed = estimate_device(running.part_table, running.method, running.data, running.settings)
         return {
             "executor": running.round.executor.name,
