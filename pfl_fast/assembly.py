@@ -18,8 +18,10 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.domain_catalogue import IMAGENET_MEAN, IMAGENET_STD
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.data.load import load
+from pfl_fast.data.own_files import is_path
 from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.data.partition.own_lists import partition_from_lists
+from pfl_fast.data.partition.split_file import is_split_file
 from pfl_fast.data.progress import shown
 from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS, Method
@@ -28,7 +30,7 @@ from pfl_fast.methods.papers import FIRST
 from pfl_fast.models import Backbone, build, default_model, find_object
 from pfl_fast.models.own import Source
 from pfl_fast.options import convert, unknown
-from pfl_fast.own_objects import described, path_or_description, refuse_descriptions
+from pfl_fast.own_objects import described, is_described, path_or_description, refuse_descriptions
 from pfl_fast.randomness import key, torch_seed
 
 
@@ -99,7 +101,15 @@ def _merge(method_class: type[Method], chosen: Mapping[str, Any], model: str, er
     settings = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
     options = convert(method_class.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
     raise_config_errors(errors)
+    settings |= {name: absolute(name, settings[name]) for name in ("dataset", "partition") if name in settings}
     return Resolved(Settings(**settings), method_class.Options(**options), method_class, chosen)
+
+
+def absolute(name: str, value: str) -> str:
+    """Returns a data set or partition that is named by its path, by its absolute path, and any other as it is."""
+    if is_described(value) or not (is_path(value) if name == "dataset" else is_split_file(value)):
+        return value
+    return str(Path(value).expanduser().resolve())
 
 
 def find_method(method: str | type[Method]) -> type[Method]:

@@ -21,7 +21,10 @@ from pfl_fast.options import option, plain
 class Settings(PartitionSpec, RoundSettings):
     """Settings of a run: data, partition, model, batches, rounds and execution."""
 
-    dataset: str = option("tiny", "name of a data set; pfl-fast datasets lists them")
+    dataset: str = option(
+        "tiny",
+        "name of a data set (pfl-fast datasets lists them), or path of your own: folder of images, .csv, .json, .npz",
+    )
     image_size: int | None = option(
         None, "height and width of images, or number of tokens; none: default size of the data set", minimum=1
     )

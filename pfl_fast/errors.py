@@ -17,6 +17,12 @@ class DataError(PflFastError):
     """A data set, archive or partition is missing, damaged or impossible."""
 
 
+class DataRequestError(DataError):
+    """The command asks for data that does not exist or cannot be made that way."""
+
+    exit_code = 2
+
+
 class ConfigError(PflFastError):
     """Settings are unknown, malformed or contradictory; the message has one line for each."""
 

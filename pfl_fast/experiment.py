@@ -14,8 +14,8 @@ from torch import nn
 
 from pfl_fast import assembly, config, ops, trust
 from pfl_fast.client_model import ClientModel
-from pfl_fast.data.dataset import Dataset
-from pfl_fast.data.own_data import as_dataset, description
+from pfl_fast.data.dataset import IMPORTED, Dataset
+from pfl_fast.data.own_data import as_dataset, content_hash, description
 from pfl_fast.data.partition import Partition, can_be_made
 from pfl_fast.engine.client_results import Bests, LocalReport, Scores
 from pfl_fast.engine.client_work import Observer
@@ -58,14 +58,14 @@ class Experiment:
 
     Args:
         method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
-        dataset: name of a data set, a :class:`pfl_fast.data.dataset.Dataset`, a pair ``(x, y)`` of arrays or tensors,
-            or a map-style data set of torch, see :func:`pfl_fast.data.own_data.as_dataset`; None: that of the preset,
-            else ``"tiny"``.
+        dataset: name of a data set, path of own files (:mod:`pfl_fast.data.own_files`), a :class:`pfl_fast.Dataset`, a
+            pair ``(x, y)`` of arrays or tensors, or a map-style data set of torch, see
+            :func:`pfl_fast.data.own_data.as_dataset`; None: that of the preset, else ``"tiny"``.
         model: name of a model, ``"module:attribute"``, or (with ``head``) an ``nn.Module``, or a class or function of
             ``(input_shape, classes)``; None: that of the preset, else ``"auto"``.
-        partition: name of a rule, folder of a saved one, a :class:`pfl_fast.data.partition.Partition`, or a list with
-            the sample numbers of each client, or with its pair ``(train, test)`` of them; None: that of the preset,
-            else ``"auto"``.
+        partition: name of a rule, folder of a saved one, ``.csv`` or ``.json`` file, a :class:`pfl_fast.Partition`, or
+            a list with the sample numbers of each client, or with its pair ``(train, test)`` of them; None: that of the
+            preset, else ``"auto"``.
         preset: preset of the method, such as ``"paper"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
         log: called with every message to the user.
@@ -361,6 +361,8 @@ class Experiment:
         left_out = {*config.NOT_IN_RESULTS, "partition"}  # its hash tells more than its name
         settings = {name: value for name, value in asdict(self.settings).items() if name not in left_out}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
+        if self.dataset.source == IMPORTED:
+            about["data_hash"] = content_hash(self.dataset)
         options = {name: plain(value) for name, value in asdict(self.options).items()}
         return {**about, **settings, **options}
 

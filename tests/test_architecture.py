@@ -90,7 +90,7 @@ MAY_IMPORT = {
         "trust",
     },
     "__main__": {"cli"},
-    "__init__": {"experiment"},
+    "__init__": {"data", "experiment"},
 }
 # The same inside the engine: results of clients at the bottom, then state, then training and records, then the round.
 ENGINE_MAY_IMPORT = {

@@ -54,7 +54,9 @@ def described(partition: Partition) -> str:
     """Returns a one-line description of a partition."""
     sizes = [len(index) for index in partition.train]
     tests = sum(len(index) for index in partition.test)
+    from pfl_fast.cli.messages import names_of
+
     return (
-        f"{partition.rule}: {partition.clients} clients with {min(sizes)} to {max(sizes)} training samples "
-        f"({sum(sizes)} training and {tests} test samples in total), hash {partition.hash}"
+        f"{partition.rule}: {partition.clients} clients{names_of(partition)} with {min(sizes)} to {max(sizes)} "
+        f"training samples ({sum(sizes)} training and {tests} test samples in total), hash {partition.hash}"
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pfl_fast import config
 from pfl_fast.cli.data_options import (
     PARTITION_SETTINGS,
     described,
@@ -33,6 +34,7 @@ def partition(name: str, out: Path, **values: Any) -> None:
       pfl-fast data partition mnist --clients 20 --beta 0.1 --legacy-partition --out mnist-20
       pfl-fast data plot mnist-20 --out mnist-20.png
       pfl-fast train fedcp --dataset mnist --partition mnist-20
+      pfl-fast data partition path/to/photos --partition split.csv --out photos-split
     """
     from pfl_fast.data.cache import refuse_existing
 
@@ -64,7 +66,9 @@ def plot(source: str, out: Path, **values: Any) -> None:
         if said := [f"--{name.replace('_', '-')}" for name in given(values) if name in PARTITION_SETTINGS]:
             raise ConfigError(f"{source} is a saved partition; leave out the partition options ({', '.join(said)})")
         made = Partition.load(source)
-        dataset = open_dataset(read_settings(str(made.settings.get("dataset")), values))
+        run = Path(source).resolve().parent / "config.toml"
+        name = config.read(run).get("dataset") if run.is_file() else made.settings.get("dataset")
+        dataset = open_dataset(read_settings(str(name), values))
         made.check_fits(dataset)
     else:
         dataset, made = open_partition(read_settings(source, values))

@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="PNG file to write  [NAME.png]")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="PNG file to write  [name of the data set.png]"
+)
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 @data_options
 def show(name: str, out: Path | None, as_json: bool, **values: Any) -> None:
     """Print sizes and classes of the data set NAME, and draw a sheet of its samples.
 
+    NAME is a data set of the catalogue, an imported one, or the path of your own files.
+
     \b
     Examples:
+      pfl-fast data show path/to/photos
       pfl-fast data show digits
       pfl-fast data show office-caltech10 --out office.png
       pfl-fast data show mnist --json
@@ -33,7 +38,7 @@ def show(name: str, out: Path | None, as_json: bool, **values: Any) -> None:
     dataset = open_dataset(read_settings(name, values))
     facts = dataset_facts(dataset)
     if dataset.modality == "images":
-        picture = out or Path(f"{name}.png")
+        picture = out or Path(f"{dataset.name}.png")
         sample_sheet(dataset, picture)
         facts["picture"] = str(picture)
     click.echo(json.dumps(facts, indent=2) if as_json else as_page(facts))
@@ -55,10 +60,12 @@ def dataset_facts(dataset: Dataset) -> dict[str, Any]:
         "classes": dict(zip(dataset.classes, counts.tolist(), strict=True)),
     }
     if dataset.domain is not None:
-        sizes = np.bincount(dataset.domain, minlength=len(dataset.domains))
-        facts["domains"] = dict(zip(dataset.domains, sizes.tolist(), strict=True))
+        counts = np.bincount(dataset.domain, minlength=len(dataset.domains))
+        facts["domains"] = dict(zip(dataset.domains, counts.tolist(), strict=True))
     if dataset.natural is not None:
-        facts["clients"] = len(dataset.natural)
+        sizes = [sum(map(len, own)) for own in dataset.natural]
+        named = dict(zip(dataset.client_names, sizes, strict=True)) if dataset.client_names else {}
+        facts["clients"] = named or len(sizes)
     if dataset.labels:
         facts["labellings"] = sorted(dataset.labels)
     if dataset.vocabulary:

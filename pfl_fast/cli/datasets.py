@@ -22,7 +22,7 @@ FACTS = (
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 @setting_options(["data_dir"])
 def datasets(as_json: bool, data_dir: str | None) -> None:
-    """List the data sets of the catalogue, their terms, and their files on disk.
+    """List the data sets of the catalogue, their terms and files on disk, and imported data sets.
 
     \b
     Examples:
@@ -31,7 +31,7 @@ def datasets(as_json: bool, data_dir: str | None) -> None:
       pfl-fast datasets --json | python -m json.tool
     """
     folder = Path(data_dir or data_folder()).expanduser()
-    rows = catalogue_facts(folder)
+    rows = {**catalogue_facts(folder), **imported_facts(folder)}
     click.echo(json.dumps(rows, indent=2)) if as_json else _print_table(rows, folder)
 
 
@@ -52,6 +52,28 @@ def catalogue_facts(folder: Path) -> dict[str, dict[str, Any]]:
                 "prepared": [str(path) for path in prepared_folders(entry.base or name, folder)],
             },
         }
+    return rows
+
+
+def imported_facts(folder: Path) -> dict[str, dict[str, Any]]:
+    """Returns the imported data sets of a data folder by name, in the format of the catalogue."""
+    from pfl_fast.data.cache import BrokenCacheError, imported_folder, imported_names, read_cache
+
+    rows: dict[str, dict[str, Any]] = {}
+    for name in imported_names(folder):
+        place = imported_folder(name, folder)
+        row: dict[str, Any] = {**dict.fromkeys(FACTS), "title": "imported", "licence": "yours"}
+        row |= {"files": [], "by_hand": "imported"}
+        row |= {"modality": "cannot be used", "classes": "-", "domains": 0, "samples": "-", "input_shape": ()}
+        row["on_disk"] = {"raw": [], "prepared": [str(place)]}
+        try:
+            dataset = found[0] if (found := read_cache(place)) else None
+        except BrokenCacheError:
+            dataset = None
+        if dataset is not None:
+            row |= {"modality": dataset.modality, "classes": len(dataset.classes), "samples": len(dataset)}
+            row |= {"input_shape": dataset.input_shape, "domains": len(dataset.domains)}
+        rows[name] = row
     return rows
 
 
@@ -81,17 +103,20 @@ def _print_table(rows: dict[str, dict[str, Any]], folder: Path) -> None:
     if not console.is_terminal:
         console.width = 200  # no truncation or wrapping in a pipe
     console.print(table)
-    console.print(f"\nData folder: {folder}. 'pfl-fast data get NAME' downloads a data set.", highlight=False)
+    console.print(
+        f"\nData folder: {folder}. 'pfl-fast data get NAME' downloads a data set; --dataset PATH takes your own files.",
+        highlight=False,
+    )
 
 
 def _download_size(row: dict[str, Any]) -> str:
     if row["by_hand"]:
-        return "by hand"
+        return str(row["by_hand"]) if row["by_hand"] == "imported" else "by hand"
     size = row["download_bytes"] / 1e6
     return "-" if not size else f"{size:.0f} MB" if size < 1000 else f"{size / 1000:.1f} GB"
 
 
 def _on_disk(row: dict[str, Any]) -> str:
-    if not row["files"]:
+    if not row["files"] and not row["by_hand"]:
         return "always"
     return " + ".join(form for form in ("raw", "prepared") if row["on_disk"][form]) or "-"

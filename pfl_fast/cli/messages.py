@@ -17,8 +17,11 @@ from pfl_fast.engine.results.protocol import POINTS, REDUCTIONS, SELECTIONS
 from pfl_fast.options import BOOLEANS
 
 if TYPE_CHECKING:
+    from pfl_fast.data.partition import Partition
     from pfl_fast.experiment import Experiment
 
+DOMAINS = 20  # with their accuracy in the summary
+NAMES = 8  # of clients in one line
 BYTES = {"float32": 4, "float64": 8}
 
 
@@ -30,8 +33,8 @@ def banner(experiment: Experiment, folder: Path) -> str:
         "method": f"{experiment.method_class.title}: {experiment.method_class.summary}",
         "data": f"{dataset.name} ({dataset.source}): {len(dataset):,} samples of {shape}, "
         f"{len(dataset.classes)} classes",
-        "partition": f"{partition.rule}, {partition.clients} clients with {sizes.min():,} to {sizes.max():,} training "
-        f"samples, hash {partition.hash[:12]}",
+        "partition": f"{partition.rule}, {partition.clients} clients{names_of(partition)} with {sizes.min():,} to "
+        f"{sizes.max():,} training samples, hash {partition.hash[:12]}",
         "model": model_line(experiment),
         "rounds": rounds_line(experiment),
         "executor": executor_line(experiment),
@@ -41,6 +44,12 @@ def banner(experiment: Experiment, folder: Path) -> str:
     }
     lines = [f"{click.style(f'{name:10}', bold=True)}{text}" for name, text in facts.items()]
     return "\n".join([*lines, *stand_in_warning(experiment.dataset)])
+
+
+def names_of(partition: Partition) -> str:
+    """Returns the names of the clients in parentheses, the first ones if there are many; empty if they have none."""
+    shown = [*partition.names[:NAMES], *["..."] * (len(partition.names) > NAMES)]
+    return f" ({', '.join(shown)})" if shown else ""
 
 
 def model_line(experiment: Experiment) -> str:
@@ -83,7 +92,8 @@ def measured_line(folder: Path) -> str:
     finetuned, at = entry["after_finetune"], "" if entry["round"] is None else f" (round {entry['round']})"
     rounds = "" if finetuned else f", {SELECTIONS[entry['selection']]}{at}"
     how = f"{POINTS['after_finetune' if finetuned else entry['point']]}, {REDUCTIONS[entry['reduction']]}{rounds}"
-    domains = "".join(f", {name} {value:.4f}" for name, value in entry["domains"].items())
+    found = entry["domains"] if 1 < len(entry["domains"]) <= DOMAINS else {}
+    domains = "".join(f", {name} {value:.4f}" for name, value in found.items())
     return f"{entry['accuracy']:.4f} by protocol {entry['name']}: {how}{domains}"
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import PREFIX, pfllib_flags
 from pfl_fast.cli.setting_options import (
     SETTINGS,
@@ -113,7 +112,9 @@ def train(
 
     for note in () if quiet else request.notes:
         click.echo(f"note: {note}", err=True)
-    folder = out or new_folder(request.method, str(request.values.get("dataset", config.Settings.dataset)))
+    from pfl_fast.data.own_files import name_of
+
+    folder = out or new_folder(request.method, name_of(request.resolved.settings.dataset))
     if seeds is not None:
         return train_seeds(request, seeds, folder, quiet)
     check_empty(folder)

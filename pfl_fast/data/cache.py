@@ -62,6 +62,11 @@ def imported_folder(name: str, folder: Path | None = None) -> Path:
     return (folder or data_folder()) / "imported" / name
 
 
+def imported_names(folder: Path) -> list[str]:
+    """Returns the names of the imported data sets in a data folder."""
+    return sorted(file.parent.name for file in (folder / "imported").glob(f"*/{MANIFEST}"))
+
+
 def existing_folder(folder: Path) -> Path:
     """Returns a data folder that the user names; raises if it does not exist, because its name may be mistyped."""
     if not folder.expanduser().is_dir():
@@ -117,6 +122,7 @@ def write_cache(
     _check(raw, origin)
     arrays = {"y": raw.y, "test": raw.test, **({} if raw.domain is None else {"domain": raw.domain})}
     arrays |= {f"labels-{key}": labels for key, labels in raw.labels.items()}
+    natural = raw.natural if natural is None else natural
     if natural is not None:
         arrays["natural"] = np.concatenate([np.zeros(0, np.int64), *(index for both in natural for index in both)])
         facts["natural"] = [[len(train), len(test)] for train, test in natural]
@@ -134,6 +140,8 @@ def write_cache(
         "labellings": {key: list(names) for key, names in raw.labellings.items()},
         "vocabulary": raw.vocabulary,
         "note": raw.note,
+        "client_names": list(raw.client_names),
+        "files": list(raw.files),
         **facts,
     }
     try:
@@ -203,6 +211,8 @@ def _dataset(manifest: dict[str, Any], arrays: dict[str, Any]) -> Dataset:
         vocabulary=manifest["vocabulary"],
         natural=_natural(arrays["natural"], sizes) if sizes else None,
         source=manifest.get("source", REAL),
+        client_names=tuple(manifest.get("client_names", ())),
+        files=tuple(manifest.get("files", ())),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pfl_fast.data.entry import RESEARCH, Download, Entry
 from pfl_fast.data.sources import ag_news, cifar, digits, idx, npz, tiny_imagenet
 from pfl_fast.data.sources.names import CIFAR10, CIFAR100_FINE, DIGITS, FASHION
 from pfl_fast.data.sources.raw import Source
-from pfl_fast.errors import DataError, did_you_mean
+from pfl_fast.errors import DataRequestError, did_you_mean
 
 
 def _idx_downloads(
@@ -175,20 +176,20 @@ DATASETS: dict[str, Entry] = {
 }
 
 
-def entry(name: str) -> Entry:
-    """Returns the entry of a data set.
+def entry(name: str, others: Iterable[str] = ()) -> Entry:
+    """Returns the entry of a data set; an unknown name is compared with ``others`` too.
 
     >>> entry("cifar10").input_shape
     (3, 32, 32)
     >>> entry("cifar")
     Traceback (most recent call last):
-    pfl_fast.errors.DataError: unknown data set 'cifar'; did you mean 'cifar10'?; see 'pfl-fast datasets'
+    pfl_fast.errors.DataRequestError: unknown data set 'cifar'; did you mean 'cifar10'?; see 'pfl-fast datasets'
     """
     try:
         return DATASETS[name]
     except KeyError:
-        hint = did_you_mean(name, DATASETS)
-        raise DataError(f"unknown data set {name!r}{hint or ''}; see 'pfl-fast datasets'") from None
+        hint = did_you_mean(name, [*DATASETS, *others])
+        raise DataRequestError(f"unknown data set {name!r}{hint or ''}; see 'pfl-fast datasets'") from None
 
 
 Found = tuple[Source, tuple[Path, ...]]

@@ -396,8 +396,6 @@ def _check_options(dataset: Dataset, batch_size: int, skip_single: bool, augment
         raise ValueError(f"augment must be one of {', '.join(augmentation.AUGMENTATIONS)}, not {augment!r}{hint}")
     if augment != "none" and dataset.modality != "images":
         raise ValueError(f"augment={augment!r} is for images, but {dataset.name} is {dataset.modality}")
-    if dataset.modality == "images" and not len(dataset.mean) == len(dataset.std) == dataset.x.shape[-1]:
-        raise DataError(f"{dataset.name}: mean and std must have one number for each of {dataset.x.shape[-1]} channels")
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

@@ -11,12 +11,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pfl_fast.data import bounded, catalogue
+from pfl_fast.data import bounded, catalogue, own_files
 from pfl_fast.data.cache import (
-    MANIFEST,
     BrokenCacheError,
     existing_folder,
     imported_folder,
+    imported_names,
     is_writable,
     prepared_folder,
     prepared_home,
@@ -49,10 +49,10 @@ def load(
     log: Callable[[str], None] = _to_stderr,
     progress: Callable[[str], AbstractContextManager[OnProgress | None]] = lambda _label: nullcontext(),
 ) -> Dataset:
-    """Loads a data set of the catalogue, decoded on first use and memory-mapped afterwards, or an imported one.
+    """Loads a data set of the catalogue or of own files, decoded on first use, or an imported one; memory-mapped.
 
     Args:
-        name: name in ``pfl-fast datasets``, or of an imported data set.
+        name: name in ``pfl-fast datasets``, or path of own files, see :mod:`pfl_fast.data.own_files`.
         folder: data folder, possibly read-only; files are in it or in ``<folder>/<name>/``. Default:
             ``$PFL_FAST_DATA``, else the user's data folder.
         size: height and width of images, or number of tokens. Default: size in the catalogue.
@@ -67,9 +67,12 @@ def load(
         DataError: for an unknown name or broken files, and with ``real_only`` for missing files.
     """
     root = data_folder() if folder is None else existing_folder(folder)
-    if name not in catalogue.DATASETS and (imported_folder(name, root) / MANIFEST).is_file():
+    imported = imported_names(root)
+    if name not in catalogue.DATASETS and name in imported:
         return _load_imported(imported_folder(name, root))
-    entry = catalogue.entry(name)
+    if own_files.is_path(name):
+        return own_files.load_own(name, size, log)
+    entry = catalogue.entry(name, imported)
     if size is None:
         size = entry.size
     if size < 1:

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pfl_fast.data import bounded
 from pfl_fast.data.dataset import IMPORTED, Dataset
 from pfl_fast.errors import DataError
 from pfl_fast.own_objects import described
 
 ACCEPTED = (
-    "the name of a data set, a pfl_fast.data.dataset.Dataset, a pair (x, y) of arrays or tensors, or a map-style data "
+    "the name or path of a data set, a pfl_fast.Dataset, a pair (x, y) of arrays or tensors, or a map-style data "
     "set whose samples are pairs (x, y), such as torch.utils.data.TensorDataset"
 )
 HASHED = 1000  # samples, evenly spaced, that enter the hash
@@ -34,26 +33,23 @@ def as_dataset(source: object) -> Dataset:
     if isinstance(source, Dataset):
         return source
     x, y = _columns(source)
-    y = bounded.whole_numbers(y, "dataset", "labels")
-    if y.size != len(y):
-        raise DataError(f"dataset: labels of shape {list(y.shape)}, one-hot?; expected [n]: convert them by argmax")
-    y = y.reshape(-1)
-    if not len(y) or len(x) != len(y) or y.min() < 0:
-        raise DataError(f"dataset: {len(x)} samples with {len(y)} labels; expected as many, with labels from 0")
-    classes = int(y.max()) + 1
-    bounded.check_count("dataset", classes, len(y), "classes")
-    x, facts = _samples(x)
-    names, test = tuple(map(str, range(classes))), np.zeros(len(y), dtype=bool)
-    return Dataset("own data", x, y, names, test, source=IMPORTED, **facts)
+    if not len(y):
+        raise DataError("dataset: it has no samples; pass at least one for each client")
+    return Dataset("own data", x, y, source=IMPORTED)
 
 
-def description(dataset: Dataset) -> str:
-    """Returns name, size and hash of a data set: of its labels and up to 1,000 of its samples."""
+def content_hash(dataset: Dataset) -> str:
+    """Returns a hash of the labels and up to 1,000 samples, 16 hex digits."""
     digest = hashlib.sha256(f"{dataset.x.dtype} {dataset.x.shape}".encode())
     digest.update(np.ascontiguousarray(dataset.y, "<i8").tobytes())
     step = max(1, len(dataset) // HASHED)
     digest.update(np.ascontiguousarray(dataset.x[::step]).tobytes())
-    return described(f"{dataset.name}, {len(dataset)} samples, hash {digest.hexdigest()[:16]}")
+    return digest.hexdigest()[:16]
+
+
+def description(dataset: Dataset) -> str:
+    """Returns name, size and hash of a data set."""
+    return described(f"{dataset.name}, {len(dataset)} samples, hash {content_hash(dataset)}")
 
 
 def _columns(source: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -92,25 +88,3 @@ def _array(values: Any, batched: bool = False) -> NDArray[Any]:
     array: NDArray[Any] = values.detach().cpu().numpy()
     images = values.dtype == torch.uint8 and values.ndim == 3 + batched
     return np.moveaxis(array, 1 if batched else 0, -1) if images else array
-
-
-def _samples(x: NDArray[Any]) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Returns samples in the dtype of their modality, and the further fields of the data set."""
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
-        x = np.ascontiguousarray(x if x.ndim == 4 else x[..., None])
-        half = (0.5,) * x.shape[-1]
-        return x, {"mean": half, "std": half}
-    if x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim == 2:
-        if x.size and (x.min() < 0 or x.max() >= 2**31):
-            raise DataError(f"dataset: tokens from {x.min()} to {x.max()}; expected 0 to 2^31 - 1")
-        vocabulary = int(x.max(initial=0)) + 1
-        bounded.check_count("dataset", vocabulary, x.size, "tokens", free=bounded.FREE_TOKENS)
-        return x.astype(np.int32), {"vocabulary": vocabulary}
-    if x.dtype.kind != "f" or x.ndim < 2:
-        raise DataError(
-            f"dataset: samples of {x.dtype} with shape {list(x.shape[1:])}; expected uint8 images, rows of int64 "
-            "tokens, or floating-point features: convert them, for example by .astype('float32')"
-        )
-    if not np.isfinite(x.astype(np.float32)).all():
-        raise DataError("dataset: samples have NaN or infinite values; correct them")
-    return x.astype(np.float32), {}

@@ -13,8 +13,9 @@ class PartitionSpec:
 
     partition: str = option(
         "auto",
-        "partition rule (iid, dirichlet, pathological, domain, domain-split, superclass, natural) or folder of a saved "
-        "partition; auto: natural for data imported with clients, domain for data with domains, else dirichlet",
+        "partition rule (iid, dirichlet, pathological, domain, domain-split, superclass, natural), folder of a saved "
+        "partition, or .csv or .json file with the client of each sample; auto: natural for data with clients of its "
+        "own, domain for data with domains, else dirichlet",
     )
     clients: int | None = option(
         None, "number of clients; none: 20, one per domain (domain-split: two), or as imported", minimum=1

@@ -59,14 +59,19 @@ def partition_plot(
     counts = np.stack([np.bincount(y[index], minlength=labels) for index in partition.train])
     width, height = (float(np.clip(12 / size, low, 0.45)) for size, low in ((partition.clients, 0.1), (labels, 0.06)))
     names = list(classes) if classes is not None and labels <= 50 else [str(label) for label in range(labels)]
-    axes, save = _figure(width * partition.clients + 0.2, height * labels + 0.2, max(map(len, names)))
+    longest = max(map(len, partition.names), default=0)
+    turned = longest * 0.07 > width
+    axes, save = _figure(width * partition.clients + 0.2, height * labels + 0.2, max(map(len, names)), longest * turned)
     client, label = np.nonzero(counts)
     cell = min(width, height)
     widest = 72 * max(0.95 * cell, min(0.14, 2.2 * cell))  # points; bubbles of tiny cells may overlap
     areas = np.maximum(0.4, widest**2 * counts[client, label] / counts.max())
     axes.scatter(client, label, s=areas, c=INK, alpha=0.75, linewidths=0)
     axes.set(xlim=(-0.7, partition.clients - 0.3), ylim=(labels - 0.3, -0.7), xlabel="client", ylabel="class")
-    axes.set_xticks(_ticks(partition.clients, width, 0.3))
+    columns = _ticks(partition.clients, width, 0.3)
+    axes.set_xticks(columns, [partition.names[c] if partition.names else str(c) for c in columns])
+    if turned:
+        axes.tick_params(axis="x", rotation=90)
     rows = _ticks(labels, height, 0.16)
     axes.set_yticks(rows, [names[row] for row in rows])
     axes.tick_params(labelsize=8, length=2)
@@ -97,12 +102,12 @@ def _ticks(count: int, cell: float, inches: float) -> list[int]:
     return list(range(0, count, step))
 
 
-def _figure(width: float, height: float, longest: int) -> tuple[Axes, Any]:
-    """Returns axes of a size in inches with margins for labels, and a function that writes the file."""
+def _figure(width: float, height: float, longest: int, longest_below: int = 0) -> tuple[Axes, Any]:
+    """Returns axes of a size in inches with margins for labels of some letters, and a function that writes the file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    left, right, bottom, top = 0.6 + 0.075 * longest, 0.15, 0.5, 0.5
+    left, right, bottom, top = 0.6 + 0.075 * longest, 0.15, 0.5 + 0.075 * longest_below, 0.5
     size = (max(4.0, width + left + right), height + bottom + top)
     figure = Figure(figsize=size, dpi=130)
     canvas = FigureCanvasAgg(figure)

@@ -86,7 +86,7 @@ def test_get_never_generates_a_stand_in(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["data", "get", "mnst"], 1, "did you mean 'mnist'"),
+        (["data", "get", "mnst"], 2, "did you mean 'mnist'"),
         (["data", "get", "mnist", "--image-size", "0"], 2, "image_size: must be at least 1"),
         (["data", "get"], 2, "Missing argument"),
     ],

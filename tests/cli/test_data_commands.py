@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from pfl_fast import Dataset
 from pfl_fast.cli.data_exchange import export, import_
 from pfl_fast.cli.data_plot import partition, plot
 from pfl_fast.cli.data_show import show
+from pfl_fast.data.cache import imported_folder, save_dataset
 from pfl_fast.data.partition import Partition
 from pfl_fast.data.pfllib import import_pfllib
 from pfl_fast.errors import ConfigError, DataError
@@ -117,3 +119,25 @@ def test_mistakes_are_named(run):
 @pytest.mark.parametrize("command", [show, import_, export, partition, plot])
 def test_help_has_examples(run, command):
     assert "Examples:" in run(command, "--help")
+
+
+def test_own_files_are_data_sets(cli, tmp_path):
+    rows = [f"{i / 10},{i % 2},{'ab'[i // 20]}" for i in range(40)]
+    (tmp_path / "mine.csv").write_text("\n".join(["height,label,client", *rows]))
+    shown = cli("data", "show", "mine.csv").output
+    assert "clients                2: a 20, b 20" in shown
+    output = cli("train", "fedavg", "--dataset", "mine.csv", "--model", "mlp", "--rounds", "1").output
+    assert "natural, 2 clients (a, b) with 15 to 15 training samples" in output
+    names = [line.split(",")[2] for line in (tmp_path / "runs/fedavg-mine-1/clients.csv").read_text().splitlines()]
+    assert names == ["client_name", "a", "b"]
+    cli("data", "plot", "runs/fedavg-mine-1/partition", "--out", "plot.png")
+    (tmp_path / "mine.csv").write_text("\n".join(["height,label,client", *reversed(rows)]))
+    refused = cli("resume", "runs/fedavg-mine-1", "--rounds", "2", exit_code=1)
+    assert "data_hash" in refused.output
+
+
+def test_imported_data_sets_are_listed_and_suggested(cli):
+    save_dataset(Dataset("my-set", [[0.5], [1.5]], [0, 1], source="imported"), imported_folder("my-set"))
+    assert "my-set" in cli("datasets").output
+    assert json.loads(cli("datasets", "--json").output)["my-set"]["samples"] == 2
+    assert "did you mean 'my-set'" in cli("data", "show", "mysset", exit_code=2).output

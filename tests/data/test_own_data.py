@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from pfl_fast import Dataset, Partition
 from pfl_fast.data.own_data import as_dataset, description
 from pfl_fast.errors import DataError
 
@@ -44,12 +45,12 @@ def test_numbers_become_float32():
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (GREY, [0.5, 1, 1], "labels are not whole numbers"),
+        (GREY, [0.5, 1, 1], "labels .y. are not whole numbers"),
         (GREY, [[1, 0], [0, 1], [1, 0]], "one-hot"),
-        (GREY, [0, 1], "3 samples with 2 labels"),
+        (GREY, [0, 1], "x has 3 samples, but y has 2 labels"),
         (GREY, [0, -1, 1], "labels from 0"),
         (GREY, [0, 1, 10**9], "claims 1000000001 classes"),
-        (GREY[:0], [], "0 samples with 0 labels"),
+        (GREY[:0], [], "it has no samples"),
         (GREY.astype(complex), LABELS, "samples of complex128"),
         (GREY[:, 0], LABELS, "samples of uint8"),
         (np.array([[1], [-1], [2]]), LABELS, "tokens from -1 to 2"),
@@ -70,3 +71,45 @@ def test_the_description_changes_with_samples_and_labels():
     texts = {description(as_dataset(pair)) for pair in ((GREY, LABELS), (GREY + 1, LABELS), (GREY, LABELS[::-1]))}
     assert len(texts) == 3
     assert all(text.startswith("own object: own data, 3 samples, hash ") for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"y": [0, 1]}, "x has 3 samples, but y has 2 labels"),
+        ({"classes": ["cat", "dog"]}, "y has the label 2, but classes has 2 names"),
+        ({"test": [0, 1]}, r"test has shape \[2\].*expected 3 booleans"),
+        ({"domain": [0, 0, 3], "domains": ["a"]}, "domain has numbers from 0 to 3, but domains has 1 names"),
+        ({"x": np.zeros((3, 3, 32, 32), np.uint8)}, r"channels first; expected \[H, W, C\]"),
+        ({"x": np.zeros((3, 8, 8, 3), np.uint8), "std": [0.5]}, "std is .*each of the 3 channels"),
+        ({"x": [[1.0], [2.0, 3.0], [4.0]]}, "different shapes"),
+        ({"files": ["a.png"]}, "files has 1 names for 3 samples"),
+    ],
+)
+def test_a_data_set_checks_its_arguments(fields, message):
+    with pytest.raises(DataError, match=f"^mine: .*{message}"):
+        Dataset(**{"name": "mine", "x": [[0.5], [1.5], [2.5]], "y": [0, 2, 1], **fields})
+
+
+def test_a_data_set_takes_lists():
+    data = Dataset("mine", [[0.5], [1.5]], [1, 0], test=[False, True])
+    assert (data.x.dtype, data.y.dtype, data.test.tolist()) == (np.float32, np.int64, [False, True])
+    assert Dataset("mine", GREY, LABELS).mean == (0.5,)
+    assert Dataset("mine", [[1, 7], [2, 0]], [0, 1]).vocabulary == 8
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ({"train": [[0, 1]], "test": [[2], [3]]}, "train has 1, test has 2, validation has 1 clients"),
+        ({"train": [[0, 1]], "test": [[2, 1]]}, "test and train of client 0 both have sample 1"),
+        ({"train": [[0], [4, 4]], "test": [[2], [3]]}, "train of client 1 repeats sample 4"),
+        ({"train": [[0, -1]], "test": [[2]]}, "train of client 0 is no list of sample numbers"),
+        ({"train": [["a"]], "test": [[2]]}, "train of client 0 is no list of sample numbers"),
+        ({"train": 3, "test": [[2]]}, "train is int"),
+        ({"train": [[0], [1]], "test": [[2], [3]], "names": ["a", "a"]}, "names has 'a' twice"),
+    ],
+)
+def test_a_partition_checks_its_arguments(lists, message):
+    with pytest.raises(DataError, match=message):
+        Partition(**lists)

@@ -239,7 +239,7 @@ def test_drawing_clients_keeps_them_whole():
         ({"superclass_cuts": "even"}, "superclass_cuts: must be one of equal, random"),
         ({"rule": "iid", "legacy_partition": True}, "legacy_partition: only for"),
         ({"rule": "domain"}, "has no domains"),
-        ({"rule": "natural"}, "was not imported"),
+        ({"rule": "natural"}, "has no clients of its own"),
         ({"rule": "superclass"}, "'fine' and 'coarse'"),
         ({"test": "official"}, "no official test part"),
         ({"rule": "pathological", "classes_per_client": 11}, "only 10 classes"),

@@ -67,7 +67,7 @@ def test_bubble_areas_are_proportional_to_samples(tmp_path):
     sizes = []
     for largest in (100, 400):
         train = (np.arange(100), np.arange(100, 100 + largest))
-        partition_plot(Partition("by hand", {}, train, train, train), y, tmp_path / "plot.png")
+        partition_plot(Partition(train=train, test=[[], []]), y, tmp_path / "plot.png")
         columns = np.flatnonzero(ink(tmp_path / "plot.png").any(0))
         first = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)[0]
         sizes.append(ink(tmp_path / "plot.png")[:, first].sum())

@@ -98,7 +98,9 @@ def with_domains(domain, train):
     x = np.zeros((len(y), 2), dtype=np.float32)
     domains = ("mnist", "usps", "svhn, cropped")
     data = Dataset("d", x, y, ("a",), np.zeros(len(y), dtype=bool), domain=np.array(domain), domains=domains)
-    return type("Data", (), {"dataset": data, "partition": type("P", (), {"train": tuple(map(np.array, train))})})
+    return type(
+        "Data", (), {"dataset": data, "partition": type("P", (), {"train": tuple(map(np.array, train)), "names": ()})}
+    )
 
 
 def test_names_and_domains_of_clients():

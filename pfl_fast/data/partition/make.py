@@ -14,6 +14,7 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.partition import legacy, rules, splits
 from pfl_fast.data.partition.record import Partition
 from pfl_fast.data.partition.rules import ClientIndices
+from pfl_fast.data.partition.split_file import is_split_file, partition_from_file
 from pfl_fast.data.partition_spec import PartitionSpec, default_test_fraction
 from pfl_fast.errors import ConfigError, DataError, did_you_mean, raise_config_errors
 from pfl_fast.options import convert
@@ -62,6 +63,8 @@ def can_be_made(name: str) -> bool:
 def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
     """Distributes the samples of a data set over clients, or loads a saved partition.
 
+    A ``.csv`` or ``.json`` file lists the samples of each client, see :mod:`pfl_fast.data.partition.split_file`.
+
     Rules: ``"iid"``, ``"dirichlet"``, ``"pathological"`` (few classes per client), ``"domain"`` (one client per
     domain), ``"domain-split"`` (several clients per domain), ``"superclass"`` (one CIFAR-100 subclass of each
     superclass per client), ``"natural"`` (the clients of imported data).
@@ -82,6 +85,8 @@ def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
         saved = Partition.load(spec.partition)
         saved.check_fits(dataset)
         return saved
+    if is_split_file(spec.partition):
+        return partition_from_file(Path(spec.partition), dataset, spec)
     resolved = _resolve(dataset, spec)
     train, tests = _shared_tests(dataset, resolved) if resolved.rule in SHARED_TESTS else _own_tests(dataset, resolved)
     train, valid = splits.split_validation(train, resolved.validation, resolved.seed)
@@ -91,8 +96,17 @@ def make_partition(dataset: Dataset, spec: PartitionSpec) -> Partition:
     options = resolved.options()
     options["kind"] = options.pop("rule")  # the name that entered the hash of every partition so far
     settings = {"dataset": dataset.name, "source": dataset.source, "samples": len(dataset), **options}
-    result = Partition(resolved.rule, settings, *(tuple(indices) for indices in (train, tests, valid)))
+    names = _client_names(dataset, resolved)
+    result = Partition(resolved.rule, settings, tuple(train), tuple(tests), tuple(valid), names)
     return result if spec.draw_clients is None else result.draw(spec.draw_clients, resolved.seed)
+
+
+def _client_names(dataset: Dataset, spec: ResolvedSpec) -> tuple[str, ...]:
+    """Returns the names of the clients, or nothing if they have numbers only."""
+    if spec.rule == "domain-split":
+        each = spec.clients // len(dataset.domains)
+        return tuple(f"{domain} {number}" for domain in dataset.domains for number in range(1, each + 1))
+    return {"domain": dataset.domains, "natural": dataset.client_names}.get(spec.rule, ())
 
 
 def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
@@ -102,7 +116,8 @@ def _resolve(dataset: Dataset, spec: PartitionSpec) -> ResolvedSpec:
         usual = "natural" if dataset.natural else "domain" if dataset.domains else "dirichlet"
         rule = entry.partition if entry and entry.partition and dataset.labels else usual
     if rule not in RULES:
-        raise ConfigError(f"no partition {rule!r} (there is {', '.join(RULES)}){did_you_mean(rule, RULES)}")
+        there = f"there is {', '.join(RULES)}, folders of saved partitions, and .csv and .json files"
+        raise ConfigError(f"no partition {rule!r} ({there}){did_you_mean(rule, RULES)}")
     test = _test_mode(dataset, rule, spec.test)
     clients = _client_count(dataset, rule, spec.clients)
     samples = len(_pool(dataset, test))
@@ -148,7 +163,7 @@ def _check_ranges(spec: PartitionSpec) -> None:
 
 
 def _test_mode(dataset: Dataset, rule: str, test: str | None) -> str:
-    if rule == "natural":
+    if rule == "natural" and (test or any(len(own) for _, own in dataset.natural or ())):
         return test or "official"
     if test == "official" and not dataset.test.any():
         raise DataError(f"{dataset.name} has no official test part; use test='split'")
@@ -159,7 +174,7 @@ def _client_count(dataset: Dataset, rule: str, clients: int | None) -> int:
     if rule in ("domain", "domain-split") and dataset.domain is None:
         raise DataError(f"{dataset.name} has no domains, which partition {rule!r} needs; use 'dirichlet', for example")
     if rule == "natural" and dataset.natural is None:
-        raise DataError(f"{dataset.name} was not imported with clients; use 'dirichlet', for example")
+        raise DataError(f"{dataset.name} has no clients of its own; use 'dirichlet', for example")
     fixed = {"domain": len(dataset.domains), "natural": len(dataset.natural or ())}.get(rule)
     if fixed is not None and clients not in (None, fixed):
         raise DataError(

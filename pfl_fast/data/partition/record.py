@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,46 @@ Indices = tuple[NDArray[np.int64], ...]
 class Partition:
     """Sample indices of each client into a :class:`~pfl_fast.data.dataset.Dataset`.
 
+    Takes arrays and lists of whole numbers, converts them to arrays, and checks them.
+
     Attributes:
         rule: name of the rule, for example ``"dirichlet"``.
         settings: options that determine the partition, for JSON.
         train: int64 indices of the training samples of each client.
         test: int64 indices of the test samples of each client.
-        validation: int64 indices of the validation samples of each client, often empty.
+        validation: int64 indices of the validation samples of each client, often empty. Default: none.
+        names: names of the clients. Default: they have numbers.
+
+    Raises:
+        DataError: naming the argument that cannot be used.
+
+    >>> Partition(train=[[0, 1], [2, 3]], test=[[4], [5]], names=["north", "south"]).clients
+    2
+    >>> Partition(train=[[0, 1], [2, 3]], test=[[4], [3]])
+    Traceback (most recent call last):
+    pfl_fast.errors.DataError: Partition: test and train of client 1 both have sample 3; expected each sample once
     """
 
-    rule: str
-    settings: dict[str, Any]
-    train: Indices
-    test: Indices
-    validation: Indices
+    rule: str = "lists"
+    settings: dict[str, Any] = field(default_factory=dict)
+    train: Indices = ()
+    test: Indices = ()
+    validation: Indices = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        lists = {split: _index_arrays(getattr(self, split), split) for split in SPLITS}
+        lists["validation"] = lists["validation"] or tuple(np.zeros(0, np.int64) for _ in lists["train"])
+        names = tuple(map(str, self.names))
+        counts = {split: len(own) for split, own in lists.items()} | ({"names": len(names)} if names else {})
+        if len(set(counts.values())) > 1:
+            shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
+            raise DataError(f"Partition: {shown} clients; expected as many")
+        if repeated := sorted({name for name in names if names.count(name) > 1})[:1]:
+            raise DataError(f"Partition: names has {repeated[0]!r} twice; expected a name for each client")
+        _refuse_repeated(lists)
+        for name, value in {**lists, "names": names}.items():
+            object.__setattr__(self, name, value)
 
     @property
     def clients(self) -> int:
@@ -71,7 +99,9 @@ class Partition:
             raise DataError(f"cannot draw {clients} of {self.clients} clients; draw between 1 and {self.clients}")
         chosen = np.sort(permutation(key(seed, "draw"), self.clients)[:clients]).tolist()
         train, test, validation = (tuple(getattr(self, split)[client] for client in chosen) for split in SPLITS)
-        return Partition(self.rule, {**self.settings, "draw": clients, "draw_seed": seed}, train, test, validation)
+        names = tuple(self.names[client] for client in chosen) if self.names else ()
+        settings = {**self.settings, "draw": clients, "draw_seed": seed}
+        return Partition(self.rule, settings, train, test, validation, names)
 
     def save(self, folder: str | Path) -> None:
         """Writes ``indices.npy`` and then ``partition.json``, which completes the folder."""
@@ -83,6 +113,7 @@ class Partition:
             np.save(file, flat, allow_pickle=False)
         sizes = {split: [len(index) for index in part] for split, part in parts.items()}
         about = {"format": 1, "rule": self.rule, "settings": self.settings, "hash": self.hash, "sizes": sizes}
+        about |= {"names": list(self.names)} if self.names else {}
         atomic.write_text(folder / "partition.json", json.dumps(about, indent=1) + "\n")
 
     @staticmethod
@@ -95,6 +126,7 @@ class Partition:
             sizes = [[int(size) for size in about["sizes"][split]] for split in SPLITS]
             rule = str(about.get("rule") or about["kind"])  # files of earlier versions say "kind"
             settings, expected = dict(about["settings"]), str(about["hash"])
+            names = tuple(map(str, about.get("names", ())))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _broken(folder / "partition.json", f"an entry is missing or wrong ({error})") from error
         flat_sizes = [size for part in sizes for size in part]
@@ -102,10 +134,43 @@ class Partition:
             raise _broken(folder, f"partition.json describes {sum(flat_sizes)} indices, indices.npy has {len(flat)}")
         pieces = iter(np.split(flat, np.cumsum(flat_sizes)[:-1]) if flat_sizes else [])
         train, test, validation = (tuple(next(pieces) for _ in part) for part in sizes)
-        result = Partition(rule, settings, train, test, validation)
+        result = Partition(rule, settings, train, test, validation, names)
         if result.hash != expected:
             raise _broken(folder, f"its hash is {result.hash}, but {expected} was written")
         return result
+
+
+def _index_arrays(lists: Iterable[Any], split: str) -> Indices:
+    """Returns one int64 array for each client."""
+    if isinstance(lists, (str, bytes, dict)) or not isinstance(lists, Iterable):
+        raise DataError(f"Partition: {split} is {type(lists).__name__}; expected a list of sample numbers per client")
+    result = []
+    for client, values in enumerate(lists):
+        try:
+            index = np.asarray(values if len(values) else np.zeros(0, np.int64))
+        except (TypeError, ValueError):  # a number, or rows of different lengths
+            index = np.zeros((), float)
+        if index.ndim != 1 or index.dtype.kind not in "iu" or index.min(initial=0) < 0:
+            raise DataError(
+                f"Partition: {split} of client {client} is no list of sample numbers: expected whole numbers from 0"
+            )
+        result.append(index.astype(np.int64, copy=False))
+    return tuple(result)
+
+
+def _refuse_repeated(lists: dict[str, Indices]) -> None:
+    """Raises if a client has a sample twice, in one split or in two."""
+    none = np.zeros(0, np.int64)
+    owners = [np.full(len(index), client) for own in lists.values() for client, index in enumerate(own)]
+    samples = np.concatenate([none, *(index for own in lists.values() for index in own)])
+    count = int(samples.max(initial=0)) + 1
+    found, times = np.unique(np.concatenate([none, *owners]) * count + samples, return_counts=True)
+    if len(found) == len(samples):
+        return
+    client, sample = divmod(int(found[times > 1][0]), count)
+    first, *others = [split for split, own in lists.items() if sample in own[client]]
+    what = f"{others[0]} and {first} of client {client} both have" if others else f"{first} of client {client} repeats"
+    raise DataError(f"Partition: {what} sample {sample}; expected each sample once")
 
 
 def _read_json(file: Path) -> dict[str, Any]:

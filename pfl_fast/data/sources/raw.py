@@ -15,6 +15,7 @@ from pfl_fast.data.sources.images import resized
 from pfl_fast.errors import DataError
 
 BLOCK = 1024  # samples per block, a few MB
+Natural = tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Raw:
         labellings: class names of each of ``labels``.
         vocabulary: number of tokens; text only.
         note: message for the user about incomplete or unusual files.
+        client: ``[N]`` client of each sample, for data with clients of its own, or None.
+        client_names: names of the clients.
+        files: file of each sample, relative to the folder of the data set; empty if files hold many samples.
     """
 
     shape: tuple[int, ...]
@@ -48,6 +52,19 @@ class Raw:
     labellings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     vocabulary: int = 0
     note: str = ""
+    client: NDArray[np.int64] | None = None
+    client_names: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def natural(self) -> Natural | None:
+        """Training and test samples of each client."""
+        if self.client is None:
+            return None
+        order = np.argsort(self.client, kind="stable")
+        counts = np.bincount(self.client, minlength=len(self.client_names))
+        lists = np.split(order, np.cumsum(counts)[:-1])
+        return tuple((own[~self.test[own]], own[self.test[own]]) for own in lists)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from pfl_fast.data.sources.images import decoded
 from pfl_fast.errors import damaged
 
 BATCH = 256  # images decoded together
+Item = TypeVar("Item")
 
 
 class Tree:
@@ -63,10 +64,18 @@ class Tree:
 
     def images(self, names: Sequence[str], size: int) -> Iterator[NDArray[Any]]:
         """Decodes images on all cores; yields blocks ``[n, size, size, 3]`` uint8."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for start in range(0, len(names), BATCH):
-                some = names[start : start + BATCH]
-                yield np.stack(list(pool.map(lambda name: decoded(self.read(name), str(self.path(name)), size), some)))
+        return _decode(names, lambda name: decoded(self.read(name), str(self.path(name)), size))
+
+
+def decode_files(files: Sequence[Path], size: int) -> Iterator[NDArray[Any]]:
+    """Decodes image files on all cores; yields blocks ``[n, size, size, 3]`` uint8."""
+    return _decode(files, lambda file: decoded(bounded.read_file(file), str(file), size))
+
+
+def _decode(items: Sequence[Item], decode: Callable[[Item], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, len(items), BATCH):
+            yield np.stack(list(pool.map(decode, items[start : start + BATCH])))
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> bytes:

@@ -35,12 +35,14 @@ def client_columns(run: RunView) -> list[str]:
 def client_names(data: FederatedData) -> list[dict[str, str]]:
     """Returns name and domain of each client.
 
-    The domain is that of the training samples; several are joined by ``+``. A client with a single domain has the
-    domain's name, numbered if other clients have the same one.
+    Names are those of the partition. Without them, a client with a single domain has the domain's name, numbered if
+    other clients have the same one. The domain is that of the training samples; several are joined by ``+``.
     """
     dataset, lots = data.dataset, data.partition.train
+    given = data.partition.names
     if dataset.domain is None:
-        return [{"client_name": f"client {client}", "domain": ""} for client in range(len(lots))]
+        names = given or [f"client {client}" for client in range(len(lots))]
+        return [{"client_name": name, "domain": ""} for name in names]
     found = [[dataset.domains[d] for d in np.unique(dataset.domain[lot])] for lot in lots]
     shared, seen = Counter(names[0] for names in found if len(names) == 1), Counter[str]()
     result = []
@@ -48,7 +50,7 @@ def client_names(data: FederatedData) -> list[dict[str, str]]:
         name = names[0] if len(names) == 1 else f"client {client}"
         seen[name] += 1
         numbered = f"{name} {seen[name]}" if shared[name] > 1 else name
-        result.append({"client_name": numbered, "domain": "+".join(names)})
+        result.append({"client_name": given[client] if given else numbered, "domain": "+".join(names)})
     return result
 
 
