@@ -23,12 +23,13 @@ from pfl_fast.engine.device_memory import choose_stack
 from pfl_fast.engine.executors import EXECUTORS, choose_executor
 from pfl_fast.engine.local.arithmetic import arithmetic
 from pfl_fast.engine.local.capture import Programs
-from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.memory import Estimate, estimate, refuse_if_too_large, refuse_too_many_clients
 from pfl_fast.engine.out_of_memory import explained
 from pfl_fast.engine.probe import check_phases, why_not_stacked
+from pfl_fast.engine.ranks import Ranks, current_ranks
 from pfl_fast.engine.results.client_rows import client_names
 from pfl_fast.engine.results.data_description import read_description
+from pfl_fast.engine.results.disk_errors import RunFolderError
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import find_metrics
 from pfl_fast.engine.results.protocol import find_protocol
@@ -39,7 +40,7 @@ from pfl_fast.engine.round import Round
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.state.run_state import RunState
-from pfl_fast.engine.stopping import stop_on_signals
+from pfl_fast.engine.stopping import Interrupted, raise_if_stopped, stop_on_signals
 from pfl_fast.engine.worker import Worker
 from pfl_fast.errors import ConfigError, PflFastError, did_you_mean
 from pfl_fast.methods import METHODS, Method
@@ -54,7 +55,7 @@ OBJECTS = ("method", "dataset", "model", "partition")  # arguments that accept o
 
 
 class Experiment:
-    """Trains every client of a federation in this process.
+    """Trains every client of a federation in this process, or in all ranks that torchrun has started.
 
     Args:
         method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
@@ -94,6 +95,7 @@ class Experiment:
         resolved: assembly.Resolved | None = None,
         **values: Any,
     ) -> None:
+        self.ranks = current_ranks()
         self.method_class = assembly.find_method(method)
         if dataset is not None and not isinstance(dataset, str):
             dataset = as_dataset(dataset)
@@ -110,6 +112,8 @@ class Experiment:
         s, self.options = resolved.settings, resolved.options
         if s.dtype != "float32" and s.precision != "highest":
             raise ConfigError(f"precision: {s.precision} is for dtype float32, got dtype {s.dtype}")
+        if s.snapshots and self.ranks.size > 1:
+            raise ConfigError(f"snapshots: are written in runs of one process, got {s.snapshots} with torchrun; take 0")
         self.partition, partition_name = assembly.partition_of(partition, self.dataset, s)
         self.settings = s = replace(s, partition=partition_name)
         source = own_model or s.model
@@ -149,10 +153,7 @@ class Experiment:
         self._trains = self.has_data = True
         self._memory: Estimate | None = None
         if out is not None:
-            folder = RunFolder(Path(out), s.checkpoint_seconds, log)
-            folder.create(self.config_text(), self.data)
-            trust.remember(folder.folder, asdict(s))
-            self._watch(folder)
+            self.ranks.together(partial(self._create, RunFolder(Path(out), s.checkpoint_seconds, log)))
 
     @classmethod
     def resume(
@@ -167,8 +168,8 @@ class Experiment:
             changes: settings that do not change results (``executor``, ``device``, ...), more ``rounds``, and
                 ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
         """
-        run = RunFolder(Path(folder), 0, log)
-        saved = run.open()
+        ranks, run = current_ranks(), RunFolder(Path(folder), 0, log)
+        saved = ranks.gather(lambda: run.open() if ranks.rank == 0 else None)[0]
         try:
             values = config.read_of_run(run.folder / "config.toml", saved, log)
             trust.check(run.folder / "config.toml", values, trusted)
@@ -179,11 +180,13 @@ class Experiment:
             text = saved or experiment.config_text()
             if experiment.settings.rounds != values.get("rounds"):
                 text = config.with_rounds(text, experiment.settings.rounds)
-            run.restore(experiment, text)
+            ranks.together(lambda: run.restore(experiment, text))
+            experiment._check_restored(run)
         except BaseException:
             run.lock.release()
             raise
-        experiment._watch(run)
+        if ranks.rank == 0:
+            experiment._watch(run)
         return experiment
 
     @classmethod
@@ -228,10 +231,20 @@ class Experiment:
             values["resolved"] = assembly.resolve(method, {n: v for n, v in values.items() if n != "method"})
         experiment = cls(log=log, **{**values, **objects})
         experiment._trains, experiment.has_data = False, data
+        experiment.ranks = Ranks()
         experiment.client_names = names or experiment.client_names
         experiment.metrics |= find_metrics(metrics, log)
         run.restore(experiment, experiment.config_text())
         return experiment
+
+    def _check_restored(self, run: RunFolder) -> None:
+        done = self.ranks.gather(lambda: self.state.rounds_done)
+        if len(set(done)) > 1:
+            raise RunFolderError(
+                f"{run.folder}: ranks read checkpoints of different rounds ({', '.join(map(str, done))}); the folder "
+                "must be on a file system that all ranks share"
+            )
+        self.round.restored()
 
     @staticmethod
     def _objects(run: RunFolder, values: Mapping[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -244,6 +257,12 @@ class Experiment:
             objects["partition"] = run.own_partition()
         return objects
 
+    def _create(self, folder: RunFolder) -> None:
+        if self.ranks.rank == 0:
+            folder.create(self.config_text(), self.data)
+            trust.remember(folder.folder, asdict(self.settings))
+            self._watch(folder)
+
     def _watch(self, folder: RunFolder) -> None:
         self.listeners.append(folder)
         if self.settings.snapshots:
@@ -255,10 +274,10 @@ class Experiment:
         """Runs the rounds; created on first use, since its state takes memory."""
         if self._round is None:
             s = self.settings
-            if self.folder is not None:
+            if self.folder is not None and self.ranks.rank == 0:
                 remove_unfinished(self.folder)
             folder = self._stack.enter_context(scratch_folder(self.folder)) if s.state == "disk" else None
-            devices = assembly.find_devices(s.device)
+            devices = self.ranks.own_devices(assembly.find_devices(s.device))
             refuse_too_many_clients(self.part_table, self.data.clients, s, on_disk=folder is not None)
             with explained(devices[0]):
                 state = ClientState(self.part_table, self.method, self.data.clients, s.seed, folder, devices[0])
@@ -281,12 +300,21 @@ class Experiment:
                 metrics=self.metrics,
                 programs=Programs(s.capture == "auto"),
             )
-            executor = EXECUTORS[name](devices, s.workers, s.stack, make_worker)
+            executor = EXECUTORS[name](devices, self.ranks.own_workers(s.workers, devices[0]), s.stack, make_worker)
             self._stack.callback(executor.close)
             with self._chosen_ops():
                 choose_stack(executor, self.part_table, self.method, self.data, s, self.log)
             self._round = Round(
-                s, self.part_table, self.method, self.data, state, executor, self._client_done, self._observer, self.log
+                s,
+                self.part_table,
+                self.method,
+                self.data,
+                state,
+                executor,
+                self._client_done,
+                self._observer,
+                self.log,
+                self.ranks,
             )
         return self._round
 
@@ -303,15 +331,16 @@ class Experiment:
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.
 
-        Ctrl-C, SIGTERM and SIGHUP raise :class:`Interrupted` between two steps; results and state are kept.
+        Ctrl-C, SIGTERM and SIGHUP raise :class:`Interrupted` between two steps; results and state are kept. All ranks
+        call this function. Afterwards rank 0 has the state of all clients, the others that of their own.
         """
         if not self._trains:
             raise ConfigError("Experiment.load opens a run to use its models; Experiment.resume continues it")
-        refuse_if_too_large(self.memory())
+        self.ranks.together(lambda: refuse_if_too_large(self.memory()))
         try:
             self._tell("started")
             yield from self._remaining_rounds()
-            self._tell("finished")
+            self._tell("finished", state=True)
         finally:
             self._unlock()
 
@@ -321,8 +350,7 @@ class Experiment:
             while runs.state.rounds_done < runs.last_round:
                 explains = explained(runs.executor.workers[0].device)
                 with stop_on_signals(stop), explains, self._chosen_ops(), arithmetic(s.precision, s.deterministic):
-                    if stop.is_set():
-                        raise Interrupted
+                    self.ranks.together(partial(raise_if_stopped, stop))
                     initial = self.settings.eval_initial and not self.records and not runs.state.rounds_done
                     record = runs.run_initial() if initial else runs.run()
                     self._keep(record)
@@ -332,8 +360,10 @@ class Experiment:
             raise
 
     def _keep_what_there_is(self, error: Exception) -> None:
+        if self.ranks.size > 1 and (self.ranks.broken or error is not self.ranks.exchanged):
+            return  # the other ranks do not know it: no checkpoint of all clients can be written
         if isinstance(error, Interrupted):
-            error.signal = self.round.executor.stop.signal
+            error.signal = error.signal or self.round.executor.stop.signal
             self._tell("interrupted")
             return
         with suppress(PflFastError):  # the first error is the cause of the second
@@ -342,9 +372,19 @@ class Experiment:
     def _chosen_ops(self) -> AbstractContextManager[None]:
         return nullcontext() if self.settings.ops == "auto" else ops.use(self.settings.ops)
 
-    def _tell(self, event: str) -> None:
-        for listener in self.listeners:
-            getattr(listener, event)(self)
+    def _tell(self, event: str, *arguments: object, state: bool = False) -> None:
+        def tell() -> None:
+            for listener in self.listeners:
+                getattr(listener, event)(self, *arguments)
+            if state:
+                self.complete_state()
+
+        self.ranks.lead(tell, self.round.complete_state)
+
+    def complete_state(self) -> RunState:
+        """Returns the state with that of all ranks' clients; for listeners, which rank 0 calls."""
+        self.ranks.ask()
+        return self.round.complete_state()
 
     def run(self) -> dict[str, Any]:
         """Trains all rounds and returns the summary."""
@@ -371,9 +411,11 @@ class Experiment:
         if self._memory is None:
             s, executor = self.settings, self.round.executor
             workers = len(executor.workers)
-            units = executor.units(self.round.cohort(1).training)
+            units = executor.units(self.round.shards.own(self.round.cohort(1).training))
             tested = [*units, *executor.test_units(range(self.data.clients))]
-            together, tested_together = (workers * max(len(unit) for unit in found) for found in (units, tested))
+            together, tested_together = (
+                workers * max((len(unit) for unit in found), default=1) for found in (units, tested)
+            )
             with self._chosen_ops():
                 self._memory = estimate(
                     self.part_table,
@@ -425,13 +467,21 @@ class Experiment:
                 f"{self.method.title} adapts a model to its client's samples before it predicts: "
                 "Experiment.load(folder, data=True) loads them"
             )
+        self._check_held(number)
         return ClientModel(self.method, self.part_table, self.round.evaluation_tensors(number))
+
+    def _check_held(self, number: int) -> None:
+        owner, rounds = self.round.shards.owner[number], self.round
+        if self.ranks.rank not in (owner, 0 if rounds.state.rounds_done == rounds.last_round else owner):
+            raise ValueError(f"client {number} belongs to rank {owner}; after the last round rank 0 has all clients")
 
     def test(self, clients: Iterable[int] | None = None) -> Scores:
         """Returns the scores of clients, by default all, on their own samples, by client and split."""
         if not self.has_data:
             raise ConfigError("a test needs the samples of the clients: Experiment.load(folder, data=True)")
         chosen = range(self.data.clients) if clients is None else list(clients)
+        for client in chosen:
+            self._check_held(client)
         with self._chosen_ops(), arithmetic(self.settings.precision, self.settings.deterministic):
             return self.round.test_now(chosen)
 
@@ -482,6 +532,5 @@ class Experiment:
         record.values["data"] = self.dataset.source
         self.records.append(record.values)
         keep_bests(self.bests, record)
-        for listener in self.listeners:
-            listener.round_done(self, record)
+        self._tell("round_done", record)
         return record.values

@@ -1,8 +1,8 @@
-"""Transfers between the host and devices: copies that the host does not wait for, many values read at once."""
+"""Transfers between the host and devices: copies that the host does not wait for, many values read at once, bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 import torch
@@ -71,3 +71,20 @@ def read(tensors: Sequence[Tensor]) -> list[list[float]]:
             for n in numbers:
                 found[n] = list(islice(values, tensors[n].numel()))
     return found
+
+
+def pack(tensors: Iterable[Tensor]) -> Tensor:
+    """Returns the bytes of tensors in main memory, as one tensor."""
+    return torch.cat([t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in tensors])
+
+
+def unpack(packed: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors that :func:`pack` was given; ``like`` has names, shapes and dtypes.
+
+    >>> some = {"a": torch.tensor([True]), "b": torch.tensor([[0.5, 1.5]])}
+    >>> unpack(pack(some.values()), some)
+    {'a': tensor([True]), 'b': tensor([[0.5000, 1.5000]])}
+    """
+    parts = packed.split([tensor.nbytes for tensor in like.values()])
+    # Copied, because the bytes of a number start at a multiple of its size.
+    return {n: part.clone().view(t.dtype).view(t.shape) for (n, t), part in zip(like.items(), parts, strict=True)}

@@ -14,6 +14,7 @@ import click
 
 from pfl_fast import config
 from pfl_fast.cli.pfllib_flags import METHOD_NAMES, canonical_name
+from pfl_fast.cli.ranks import refuse_ranks
 from pfl_fast.cli.setting_options import SETTINGS, given, setting_options
 from pfl_fast.cli.train import DASHES, TrainCommand
 from pfl_fast.cli.train_request import options_in, read_assignments
@@ -129,6 +130,8 @@ def file_values(file: Path | None, methods: Iterable[str]) -> dict[str, Any]:
 
 def run_comparison(request: Request, out: Path, quiet: bool) -> None:
     """Trains all runs of a request, prints and writes the table; exits with 1 if a run failed."""
+    refuse_ranks("compare")
+
     from pfl_fast.comparison.plan import make_plan
     from pfl_fast.comparison.results import finished_runs
     from pfl_fast.comparison.train import locked
@@ -155,7 +158,7 @@ def train_plan(plan: ComparisonPlan, quiet: bool) -> dict[tuple[str, int], str]:
 @contextmanager
 def continued_by_repeating(out: Path) -> Iterator[None]:
     """After a signal, prints the command that continues and exits with 128 + signal number."""
-    from pfl_fast.engine.local.trainer import Interrupted
+    from pfl_fast.engine.stopping import Interrupted
 
     try:
         yield

@@ -65,7 +65,8 @@ def executor_line(experiment: Experiment) -> str:
     executor = experiment.round.executor
     devices = ", ".join(dict.fromkeys(str(worker.device) for worker in executor.workers))
     at_once = f", {len(executor.workers)} clients at a time" if len(executor.workers) > 1 else ""
-    return f"{executor.name} on {devices}{at_once}"
+    ranks = f", on each of {experiment.ranks.size} ranks" if experiment.ranks.size > 1 else ""
+    return f"{executor.name} on {devices}{at_once}{ranks}"
 
 
 def rounds_line(experiment: Experiment) -> str:

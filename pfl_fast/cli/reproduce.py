@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_fast.cli.compare import continued_by_repeating, exit_if_failed, train_plan
+from pfl_fast.cli.ranks import refuse_ranks
 from pfl_fast.cli.setting_options import SETTINGS, GroupedCommand, given, setting_options
 from pfl_fast.cli.train import DASHES
 from pfl_fast.cli.train_request import read_assignments
@@ -71,6 +72,8 @@ def reproduce(
 
     NAME is a recipe that pfl-fast recipes lists, or a TOML file of your own. The time is estimated first.
     """
+    refuse_ranks("reproduce")
+
     from pfl_fast.comparison.plan import seeds_of
     from pfl_fast.comparison.recipes import load_recipe
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from pfl_fast import config
+from pfl_fast.cli.ranks import on_all_ranks
 from pfl_fast.cli.setting_options import (
     SETTINGS,
     GroupedCommand,
@@ -41,6 +42,7 @@ class ResumeCommand(GroupedCommand):
 @click.option("--quiet", is_flag=True, help="print one line with the results and nothing else")
 @log_option
 @debug_option
+@on_all_ranks
 def resume(run: Path, trust: bool, quiet: bool, trackers: tuple[str, ...], **values: Any) -> None:
     """Continue the run in folder RUN from its newest valid checkpoint.
 

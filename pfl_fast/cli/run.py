@@ -15,8 +15,7 @@ import click
 
 from pfl_fast.cli import messages
 from pfl_fast.cli.progress import Bar, Lines, Progress
-from pfl_fast.engine.local.trainer import Interrupted
-from pfl_fast.engine.stopping import stop_on_signals
+from pfl_fast.engine.stopping import Interrupted, stop_on_signals
 from pfl_fast.experiment import Experiment
 from pfl_fast.trackers import TRACKERS
 
@@ -44,11 +43,14 @@ def run_experiment(
         click.echo("Interrupted before the first round.", err=True)
         sys.exit(128 + signal.SIGINT)
     warn = partial(click.echo, err=True)
-    experiment.listeners += [TRACKERS[name](folder, warn) for name in dict.fromkeys(trackers)]
+    if experiment.ranks.rank == 0:
+        experiment.listeners += [TRACKERS[name](folder, warn) for name in dict.fromkeys(trackers)]
     try:
         # Around the whole loop: signals that arrive between two rounds must stop the run too.
         with stop_on_signals(experiment.round.executor.stop):
             train(experiment, folder, quiet)
+        if experiment.ranks.rank:
+            return
         if quiet:
             click.echo(messages.one_line_summary(experiment, folder))
         else:

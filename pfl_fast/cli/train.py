@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from pfl_fast.cli.pfllib_flags import PREFIX, pfllib_flags
+from pfl_fast.cli.ranks import on_all_ranks, refuse_ranks, restarted
 from pfl_fast.cli.setting_options import (
     SETTINGS,
     GroupedCommand,
@@ -83,6 +85,7 @@ DASHES = {"token_normalize_func": lambda token: token.replace("_", "-")}
 @log_option
 @debug_option
 @pfllib_flags
+@on_all_ranks
 def train(
     method: str | None,
     preset: str | None,
@@ -112,20 +115,26 @@ def train(
 
     for note in () if quiet else request.notes:
         click.echo(f"note: {note}", err=True)
-    from pfl_fast.data.own_files import name_of
-
-    folder = out or new_folder(request.method, name_of(request.resolved.settings.dataset))
     if seeds is not None:
-        return train_seeds(request, seeds, folder, quiet)
-    check_empty(folder)
+        refuse_ranks("--seeds")
+        return train_seeds(request, seeds, out or free_folder(request), quiet)
 
     from pfl_fast.cli.messages import as_arguments
     from pfl_fast.cli.run import run_experiment
+    from pfl_fast.engine.ranks import current_ranks
     from pfl_fast.experiment import Experiment
+
+    ranks = current_ranks()
+    folder, continues = ranks.gather(lambda: folder_of_run(request, out) if ranks.rank == 0 else (Path(), False))[0]
+
+    def create(log: Callable[[str], None]) -> Experiment:
+        if continues:
+            return Experiment.resume(folder, log=log, trusted=trust)
+        return Experiment(request.method, resolved=request.resolved, out=folder, log=log)
 
     try:
         run_experiment(
-            lambda log: Experiment(request.method, resolved=request.resolved, out=folder, log=log),
+            create,
             folder,
             quiet,
             lambda _: as_arguments(
@@ -134,7 +143,7 @@ def train(
             trackers,
         )
     finally:
-        if out is None:
+        if out is None and ranks.rank == 0:
             with suppress(OSError):  # the folder is not empty once the run has started
                 folder.rmdir()
 
@@ -147,6 +156,22 @@ def train_seeds(request: TrainRequest, seeds: str, folder: Path, quiet: bool) ->
     values = {name: value for name, value in request.values.items() if name != "seed"}  # the seed of a file
     compared = Request((request.method,), seeds_of(seeds), values, preset=request.preset)
     run_comparison(compared, folder, quiet)
+
+
+def folder_of_run(request: TrainRequest, out: Path | None) -> tuple[Path, bool]:
+    """Returns the folder of a run, and whether it holds a run that ranks continue after their restart."""
+    if out is not None and restarted() and (out / "config.toml").exists():
+        return out, True
+    folder = out or free_folder(request)
+    check_empty(folder)
+    return folder, False
+
+
+def free_folder(request: TrainRequest) -> Path:
+    """Creates the folder of a run without --out."""
+    from pfl_fast.data.own_files import name_of
+
+    return new_folder(request.method, name_of(request.resolved.settings.dataset))
 
 
 def new_folder(method: str, dataset: str) -> Path:

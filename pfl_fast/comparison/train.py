@@ -12,10 +12,9 @@ from pfl_fast import trust
 from pfl_fast.comparison.plan import ComparisonPlan, PlannedRun
 from pfl_fast.comparison.results import is_finished
 from pfl_fast.config import NOT_IN_RESULTS
-from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.run_lock import RunLock
-from pfl_fast.engine.stopping import stop_on_signals
+from pfl_fast.engine.stopping import Interrupted, stop_on_signals
 from pfl_fast.errors import ConfigError
 from pfl_fast.experiment import Experiment
 from pfl_fast.scratch import remove

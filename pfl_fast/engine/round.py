@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 
@@ -15,11 +16,13 @@ from pfl_fast.engine.local.optimizer import StepSettings
 from pfl_fast.engine.local.single import SingleRunner
 from pfl_fast.engine.mixture import RoundUploads
 from pfl_fast.engine.out_of_memory import InHalves
+from pfl_fast.engine.ranks import Ranks
 from pfl_fast.engine.results.metrics import pooled
 from pfl_fast.engine.results.records import RoundRecord, Stopwatch
 from pfl_fast.engine.results.scores import read_scores_by_split
 from pfl_fast.engine.sampling import Cohort, sample
 from pfl_fast.engine.settings import RoundSettings
+from pfl_fast.engine.sharding import Shards
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.engine.state.run_state import RunState
@@ -35,7 +38,7 @@ class Round:
 
     ``on_client`` is called after each client's training: number of clients done, of how many, the client's report.
     ``observer`` returns a function that receives each trained client's tensors and upload, or None. ``log`` receives
-    messages.
+    messages. Each of ``ranks`` trains and tests its own clients; all know the reports, scores and server tensors.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Round:
         on_client: Callable[[int, int, LocalReport], None],
         observer: Callable[[], Observer | None],
         log: Callable[[str], None],
+        ranks: Ranks,
     ) -> None:
         self.settings = settings
         self.part_table = part_table
@@ -58,6 +62,9 @@ class Round:
         self.on_client = on_client
         self.observer = observer
         self.log = log
+        self.ranks = ranks
+        self.shards = Shards(ranks, data.stack_order(range(data.clients)))
+        clients.keeps = self.shards.keeps(data.clients)
         self.device = executor.workers[0].device
         server = {name: tensor.to(self.device) for name, tensor in part_table.new_server().items()}
         self.state = RunState(server, clients)
@@ -76,7 +83,7 @@ class Round:
         skipped = self.aggregate(cohort, number)
         watch.lap("aggregate")
         # 4. distribute
-        self.state.clients.store_received(cohort.receiving, self.state.server, number)
+        self.state.clients.store_received(self.shards.own(cohort.receiving), self.state.server, number)
         watch.lap("distribute")
         # 5. evaluate
         trained = self.state.finish_round()
@@ -91,8 +98,8 @@ class Round:
         record.add_local_results(trained.reports, after_local or trained.scores)
         record.add_traffic(self.part_table, cohort, self.data.clients, number)
         record.add_scores_after_aggregation(scores, global_score)
-        units = len(self.executor.units(cohort.training))
-        return record.finish(watch.laps, min(len(self.executor.workers), units))
+        units = len(self.executor.units(self.shards.own(cohort.training))) or 1
+        return record.finish(watch.laps, min(len(self.executor.workers), units) * self.ranks.size)
 
     def run_initial(self) -> RoundRecord:
         """Tests the untrained model, as round 0."""
@@ -127,7 +134,20 @@ class Round:
     # 2. train clients
 
     def train(self, cohort: Cohort, number: int) -> None:
-        """Trains the clients of the cohort that have not trained yet in this round."""
+        """Trains the clients of the cohort that have not trained yet in this round; gathers reports and scores."""
+        unfinished = self.state.unfinished
+        own = self.shards.own_cohort(cohort)
+
+        def train_own() -> tuple[dict[int, LocalReport], dict[int, dict[str, Score]]]:
+            self.train_own(own, number)
+            return unfinished.reports, unfinished.scores
+
+        for reports, scores in self.ranks.gather(train_own):
+            unfinished.reports.update(reports)
+            unfinished.scores.update(scores)
+
+    def train_own(self, cohort: Cohort, number: int) -> None:
+        """Trains this rank's part of a cohort."""
         unfinished, final = self.state.unfinished, self.is_final_round(number)
         waiting = [client for client in cohort.training if client not in unfinished.reports]
         units = self.executor.units(self.data.stack_order(waiting))
@@ -184,26 +204,37 @@ class Round:
         """Updates the server's tensors from the uploads; returns the skipped clients."""
         reports, uploads = self.state.unfinished.reports, self.state.unfinished.uploads
         skipped = {c for c, report in reports.items() if report.problem and self.settings.on_nan == "skip"}
-        rows = [row for row, client in enumerate(cohort.uploading) if client not in skipped]
-        if rows and uploads:
-            if len(rows) < len(cohort.uploading):
+        clients = [client for client in cohort.uploading if client not in skipped]
+        if clients and uploads:
+            own = self.shards.own(cohort.uploading)
+            rows = [row for row, client in enumerate(own) if client not in skipped]
+            if len(rows) < len(own):
                 uploads = {name: block[rows] for name, block in uploads.items()}
-            clients = [cohort.uploading[row] for row in rows]
             sizes = to_device(torch.tensor(self.data.train_sizes[clients], dtype=torch.float64), self.device)
+            if self.averages_in_ranks:
+                self.state.server.update(self.shards.average(uploads, sizes / sizes.sum(), clients))
+                return sorted(skipped)
+            uploads = self.shards.all_uploads(uploads, clients)
             self.state.server.update(self.method.aggregate(self.state.server, uploads, sizes))
             if self.part_table.mixed:
                 self.mix(clients, uploads, number)
         return sorted(skipped)
 
+    @property
+    def averages_in_ranks(self) -> bool:
+        """True if ranks exchange weighted sums of their clients' uploads, not the uploads."""
+        averages = type(self.method).aggregate is Method.aggregate and not self.part_table.mixed
+        return averages and self.ranks.size > 1
+
     def mix(self, clients: list[int], uploads: Tensors, number: int) -> None:
         """Gives each client its own mixture of the uploads."""
-        inputs = RoundUploads(self.state, self.executor, clients, uploads, self.test_settings(number))
+        inputs = RoundUploads(self.state, self.shards, self.executor, clients, uploads, self.test_settings(number))
         weights, changed = self.method.mixture(inputs)
         self.state.server.update(changed)
-        specs = self.part_table.mixed
+        specs, rows = self.part_table.mixed, self.shards.own_rows(clients)
         blocks = [uploads[str(spec.mixture_of)] for spec in specs]
-        mixed = ops.aggregate(blocks, weights.to(blocks[0]))
-        for row, client in enumerate(clients):
+        mixed = ops.aggregate(blocks, weights[rows].to(blocks[0])) if rows else []
+        for row, client in enumerate(clients[row] for row in rows):
             values = {spec.key: block[row] for spec, block in zip(specs, mixed, strict=True)}
             self.state.clients.write(client, values)
 
@@ -222,11 +253,16 @@ class Round:
         return self.test_clients(cohort.training if selected else range(self.data.clients), number)
 
     def test_clients(self, clients: Sequence[int], number: int) -> Scores:
-        """Returns the scores of clients with their current tensors."""
+        """Returns the scores of clients with their current tensors; each rank tests its own."""
         test = InHalves(self.client_test(number, "after_agg"), self.executor, {}, self.log)
-        results = self.executor.run(self.executor.test_units(self.data.stack_order(clients)), test)
-        found = {client: row for unit, rows in results for client, row in zip(unit, rows, strict=True)}
-        return dict(sorted(zip(found, read_scores_by_split(list(found.values())), strict=True)))
+
+        def test_own() -> dict[int, dict[str, Score]]:
+            units = self.executor.test_units(self.data.stack_order(self.shards.own(clients)))
+            results = self.executor.run(units, test)
+            found = {client: row for unit, rows in results for client, row in zip(unit, rows, strict=True)}
+            return dict(zip(found, read_scores_by_split(list(found.values())), strict=True))
+
+        return dict(sorted(item for of_rank in self.ranks.gather(test_own) for item in of_rank.items()))
 
     def client_test(self, number: int, at: str) -> ClientTest:
         """Returns the test of clients after round ``number``."""
@@ -255,6 +291,16 @@ class Round:
         return not adapted and method.predicts_as_server and self.part_table.clients_hold(method.prediction_parts)
 
     # between rounds
+
+    def complete_state(self) -> RunState:
+        """Returns on rank 0 the state of all clients; called by all ranks."""
+        next_cohort = self.cohort(self.state.rounds_done + 1)
+        new_uploads = partial(self.allocate_uploads, next_cohort, self.state.rounds_done + 1)
+        return self.shards.complete(self.state, next_cohort, new_uploads)
+
+    def restored(self) -> None:
+        """Called after the state of a checkpoint was read, which is that of all ranks."""
+        self.shards.take_own_uploads(self.state.unfinished, self.cohort(self.state.rounds_done + 1))
 
     def client_tensors(self, client: int) -> Tensors:
         """Returns all current tensors of a client, not copied."""

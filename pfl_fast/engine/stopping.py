@@ -11,6 +11,16 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Interrupted(Exception):  # noqa: N818
+    """The run was asked to stop; raised between two steps.
+
+    Attributes:
+        signal: number of the signal, if a signal asked.
+    """
+
+    signal: int | None = None
+
+
 class StopFlag(threading.Event):
     """Set when the run was asked to stop.
 
@@ -21,6 +31,12 @@ class StopFlag(threading.Event):
 
     signal: int | None = None
     listening: bool = False
+
+
+def raise_if_stopped(flag: threading.Event) -> None:
+    """Raises :class:`Interrupted` if ``flag`` is set."""
+    if flag.is_set():
+        raise Interrupted
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from pfl_fast.cli.resume import CHANGEABLE
 from pfl_fast.config import NOT_IN_RESULTS
-from pfl_fast.engine.local.trainer import Interrupted
+from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.experiment import Experiment
 from tests.cli.conftest import SMALL, read_rounds
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pfl_fast.engine.local.trainer import Interrupted
+from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods import METHODS
 from tests.engine import faulty_disk as faulty

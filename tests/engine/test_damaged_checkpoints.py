@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.state import checkpoint
+from pfl_fast.engine.stopping import Interrupted
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter, finished
 

@@ -7,8 +7,7 @@ import pytest
 from pfl_fast.engine import executors
 from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.client_work import ClientWork, NotFinite
-from pfl_fast.engine.local.trainer import Interrupted
-from pfl_fast.engine.stopping import StopFlag
+from pfl_fast.engine.stopping import Interrupted, StopFlag
 from pfl_fast.engine.worker import Worker
 from tests.engine import small_experiments as small
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.state import checkpoint
+from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS
 from tests.engine import small_experiments as small

@@ -8,8 +8,8 @@ import pytest
 
 from pfl_fast import atomic
 from pfl_fast.data.dataset import Dataset
-from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.results.client_rows import client_names
+from pfl_fast.engine.stopping import Interrupted
 from tests.engine import small_experiments as small
 from tests.engine.test_resume import StopAfter
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pfl_fast.engine.local.trainer import Interrupted
 from pfl_fast.engine.results import run_lock
 from pfl_fast.engine.results.run_lock import RunLock
+from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.errors import PflFastError
 from tests.engine import faulty_disk as faulty
 from tests.engine.test_resume import StopAfter

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pfl_fast import ops
-from pfl_fast.engine.local.trainer import Interrupted
+from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.errors import ConfigError
 from pfl_fast.methods.base import Batch
 from pfl_fast.models import tensor_groups

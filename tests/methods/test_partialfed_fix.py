@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 
-from pfl_fast.engine.local.trainer import Interrupted
+from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods.partialfed_strategies import loaded
 from pfl_fast.models import MODELS, tensor_groups

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pfl_fast.cli.setting_options import TRACKERS as ON_COMMAND_LINE
-from pfl_fast.engine.local.trainer import Interrupted
+from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.experiment import Experiment
 from pfl_fast.trackers import TRACKERS, MLflow, TensorBoard, WandB
 

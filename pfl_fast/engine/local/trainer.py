@@ -17,18 +17,9 @@ from pfl_fast.engine.local.optimizer import StepSettings, write
 from pfl_fast.engine.local.progress import Hook, SingleProgress, StackProgress
 from pfl_fast.engine.local.runner import WHOLE, Chunk, PhaseRun, Runner
 from pfl_fast.engine.local.steps import Steps
+from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.methods.base import Batch, Client, Loss, Phase, Tensors
 from pfl_fast.transfer import read
-
-
-class Interrupted(Exception):  # noqa: N818
-    """The run was asked to stop; raised between two steps.
-
-    Attributes:
-        signal: number of the signal, if a signal asked.
-    """
-
-    signal: int | None = None
 
 
 class Trainer:

@@ -56,6 +56,10 @@ class RunView(Protocol):
         """Rules for the accuracy of the run."""
         ...
 
+    def complete_state(self) -> RunState:
+        """Returns the state with that of all ranks' clients, for a checkpoint."""
+        ...
+
     def result_settings(self) -> dict[str, Any]:
         """Returns all settings and options that determine the results."""
 
@@ -64,7 +68,11 @@ class RunView(Protocol):
 
 
 class Listener:
-    """Base class of listeners; a subclass overrides the events it needs."""
+    """Base class of listeners; a subclass overrides the events it needs.
+
+    In a run of several ranks (torchrun) rank 0 calls its listeners; every rank calls ``client_done`` and
+    ``client_trained``, for its own clients.
+    """
 
     def started(self, run: RunView) -> None:
         """Called before the first round, or the first round after resuming."""

@@ -249,7 +249,7 @@ class RunFolder(Listener):
         """Writes a checkpoint, and the rows in it to the copies of the result files."""
         results = {name: file.state() for name, file in self.results.items()}
         info = checkpoint.RunInfo(run.result_settings(), run.settings.rounds, run.bests, self.config, results)
-        checkpoint.save(run.state, self.checkpoints, info)
+        checkpoint.save(run.complete_state(), self.checkpoints, info)
         self._remember(run.state.rounds_done, run.settings.rounds)
         for file in self.results.values():
             with disk_errors(file.copy, self.folder):

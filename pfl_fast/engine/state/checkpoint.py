@@ -150,6 +150,7 @@ def _restore(state: RunState, file: Path, accept: Callable[[RunInfo], None]) -> 
         touched = torch.zeros_like(state.clients.touched)
         touched[meta["touched"]] = True
         _check_fits(state, tensors, int(touched.sum()))
+        kept = state.clients.keeps[touched]
         device = next((t.device for t in state.server.values()), torch.device("cpu"))
         unfinished = PartialRound(
             {int(client): LocalReport(**{**report, **_NO_SECONDS}) for client, report in meta["reports"].items()},
@@ -162,12 +163,14 @@ def _restore(state: RunState, file: Path, accept: Callable[[RunInfo], None]) -> 
         accept(run_info)
     except Exception as error:  # damage may show anywhere
         raise CheckpointError(f"{file}: cannot be used ({_reason(error)})") from error
+    touched &= state.clients.keeps
     state.clients.reserve(touched.nonzero().flatten().tolist())
     # Written last, so that an unusable checkpoint leaves the state unchanged.
     state.server.update({name: tensors[f"server/{name}"].to(device) for name in state.server})
     state.clients.touched.copy_(touched)
     for name, block in state.clients.blocks.items():
-        block[touched] = tensors[f"client/{name}"].to(block.device)
+        saved = tensors[f"client/{name}"]
+        block[touched] = (saved if kept.all() else saved[kept]).to(block.device)
     state.rounds_done, state.unfinished = rounds_done, unfinished
     return run_info
 

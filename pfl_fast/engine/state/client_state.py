@@ -80,6 +80,8 @@ class ClientState:
         self.clients = clients
         self.seed = seed
         self.touched = torch.zeros(clients, dtype=torch.bool)
+        self.changed = torch.zeros(clients, dtype=torch.bool)  # written since they were last sent to rank 0
+        self.keeps = torch.ones(clients, dtype=torch.bool)  # state of others is not read from checkpoints
         self.blocks: Tensors = {}
         self._folder = folder
         self.device = device if folder is None and self._fits(device) else CPU
@@ -151,6 +153,7 @@ class ClientState:
             values = {**self.start(client), **values}
             self.reserve([client])
             self.touched[client] = True
+        self.changed[client] = True
         for name, block in self.blocks.items():
             if name in values:
                 block[client].copy_(values[name])
@@ -162,7 +165,7 @@ class ClientState:
         if self.device.type == "cpu":
             stored = to_host(stored)
         write_rows(self.blocks, clients, stored)
-        self.touched[list(clients)] = True
+        self.touched[list(clients)] = self.changed[list(clients)] = True
 
     def view(
         self,
@@ -172,6 +175,7 @@ class ClientState:
         at: str = "start",
         final: bool = False,
         round: int = 1,
+        row: Tensors | None = None,
     ) -> Tensors:
         """Returns all tensors of a client, not copied: stored ones, and the server's where the client receives them.
 
@@ -182,8 +186,9 @@ class ClientState:
             at: ``"start"`` or ``"end"`` of a round, for the method's ``on_receive``.
             final: True after the final round, in which nothing is sent.
             round: number of the round; some parts are exchanged only in the first rounds.
+            row: stored tensors of the client, if it belongs to another rank.
         """
-        values = {**self._common, **self.row(client)}
+        values = {**self._common, **(self.row(client) if row is None else row)}
         for spec in self.part_table.received:
             if (receives and spec.exchanged(round)) or (spec.to_all and not (final and spec.stored)):
                 assert spec.receive_from is not None
