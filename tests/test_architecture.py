@@ -64,7 +64,7 @@ MAY_IMPORT = {
         "scratch",
         "trust",
     },
-    "analysis": {"atomic", "comparison", "engine", "errors", "experiment", "methods", "models", "ops", "randomness"},
+    "analysis": {"atomic", "comparison", "engine", "errors", "experiment", "methods", "nn"},
     "report": {"atomic", "comparison", "config", "data", "engine", "errors"},
     "trackers": {"atomic", "engine", "errors"},
     "config": {"atomic", "data", "engine", "errors", "options"},

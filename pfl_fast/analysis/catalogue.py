@@ -29,6 +29,8 @@ class AnalysisEntry:
 
 
 SNAPSHOTS = "snapshots (train --snapshots N)"
+FEDCP = ("fedcp",)
+ONE_PHASE = ("fedavg", "fedper", "fedcp")  # with one phase and loss of local training
 FEDPICK = ("fedpick",)
 ENCODERS = ("fedpick", "fedavg", "fedbn")
 PARTIALFED = ("partialfed-adaptive", "partialfed-fix")
@@ -71,4 +73,26 @@ ANALYSES: Mapping[str, AnalysisEntry] = {
         "overlap of the important features of the clients (Fig. 10)", "fedpick:important_overlap", FEDPICK
     ),
     "tsne": AnalysisEntry("t-SNE of relevant and irrelevant features (Fig. 8)", "fedpick:tsne", FEDPICK),
+    "pir": AnalysisEntry("personal information ratio of each client by round (FedCP Fig. 5a)", "fedcp:pir", FEDCP),
+    "s-distribution": AnalysisEntry(
+        "distribution of s over the samples of each client (Fig. 5b)", "fedcp:shares", FEDCP
+    ),
+    "local-learning": AnalysisEntry(
+        "loss and accuracy before and after local learning by round (FedCP Fig. 6)",
+        "fedcp:local_learning",
+        ONE_PHASE,
+        SNAPSHOTS,
+    ),
+    "saliency": AnalysisEntry(
+        "Grad-CAM with one head active (FedCP Fig. 3), of generic and personal features (FediOS Fig. 1)",
+        "saliency:saliency",
+        ("fedcp", "fedios"),
+        "captum (pip install 'pfl-fast[saliency]')",
+    ),
+    "dlg": AnalysisEntry(
+        "deep leakage from gradients: samples reconstructed from uploads, PSNR (FedCP Table 9)",
+        "leakage:attack",
+        ONE_PHASE,
+        slow=True,
+    ),
 }

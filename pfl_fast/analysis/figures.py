@@ -88,7 +88,7 @@ def heatmap(
                     ha="right" if _long(columns) else "center")  # fmt: skip
     axes.set_yticks(_ticks(array.shape[0]), _texts(array.shape[0], rows))
     figure.colorbar(image, ax=axes, label=unit, fraction=0.05)
-    if array.size <= 200:
+    if array.size <= 200 and max(abs(low), abs(high)) >= 0.5 * 10.0**-digits * 10:
         for (row, column), value in np.ndenumerate(array):
             if np.isfinite(value):
                 dark = value < (low + high) / 2
@@ -114,7 +114,7 @@ def pictures(figure: Figure, images: Sequence[Sequence[Any]], titles: Sequence[s
     grid = figure.subplots(len(images), len(images[0]), squeeze=False)
     for number, (row, own) in enumerate(zip(grid, images, strict=True)):
         for axes, image in zip(row, own, strict=True):
-            axes.imshow(image, cmap="gray", vmin=0, vmax=1)
+            axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="none")
             axes.set(xticks=[], yticks=[])
         if rows:
             row[0].set_ylabel(rows[number], fontsize=8)
