@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEPTH = 4  # folders between the given one and a run
 # Files and folders of a run; others in the folder are named before it is removed.
 OWN = {"config.toml", "partition", "metrics.jsonl", "clients.csv", "summary.json", "about.json", "checkpoint"}
-OWN |= {"run.lock", "analysis", "snapshots", "error.txt", "tensorboard", "wandb", "trackers.json"}
+OWN |= {"run.lock", "analysis", "snapshots", "error.txt", "data.json", "tensorboard", "wandb", "trackers.json"}
 
 
 class RunsGroup(CommandGroup):

@@ -14,8 +14,9 @@ from pfl_fast.comparison.results import NOT_COMPARED, SETTINGS, labels
 from pfl_fast.data.dataset import STAND_IN
 from pfl_fast.engine.results.protocol import read_client_rows
 from pfl_fast.engine.results.records import TEST_ACCURACIES
+from pfl_fast.engine.results.run_folder import check_results, read_summary
 from pfl_fast.engine.results.run_lock import RunLock
-from pfl_fast.errors import ConfigError
+from pfl_fast.errors import ConfigError, PflFastError
 
 BYTES = {"float32": 4, "float64": 8}
 
@@ -104,10 +105,14 @@ def read(folder: Path) -> StoredRun:
     settings = {**SETTINGS, **config.read(folder / "config.toml")}
     if "method" not in settings:
         raise ConfigError(f"{folder / 'config.toml'}: names no method, so the folder holds no run")
+    summary = read_summary(folder)
+    try:
+        if summary.get("finished"):
+            check_results(folder)
+    except PflFastError as error:
+        raise ConfigError(str(error)) from error
     records = _lines(folder / "metrics.jsonl")
-    summary, about, partition = (
-        _object(folder / name) for name in ("summary.json", "about.json", "partition/partition.json")
-    )
+    about, partition = (_object(folder / name) for name in ("about.json", "partition/partition.json"))
     return StoredRun(folder, "", settings, records, summary, about, partition)
 
 

@@ -3,10 +3,12 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from pfl_fast.comparison.results import read_run
+from pfl_fast.data.partition import Partition
 from pfl_fast.engine.results.protocol import find_protocol
 from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import PflFastError
@@ -82,6 +84,16 @@ def test_a_deleted_or_emptied_file_is_made_again(run, whole, name, emptied):
     silent = name == "checkpoint/round-000002.json" and not emptied
     assert bool(messages) == (said and not silent), messages
     assert all(name.split("/")[0] in message for message in messages)
+
+
+def test_the_partition_of_another_run_is_replaced(run, whole):
+    found = Partition.load(run / "partition")
+    parts = {split: getattr(found, split)[::-1] for split in ("train", "test", "validation")}
+    replace(found, **parts).save(run / "partition")
+    messages = []
+    faulty.train(faulty.resume(run, log=messages.append))
+    assert any("partition: missing or damaged; it is made again" in message for message in messages)
+    assert faulty.contents(run) == whole
 
 
 def test_a_deleted_checkpoint_folder_is_refused_and_the_results_stay(run):

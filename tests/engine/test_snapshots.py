@@ -6,6 +6,7 @@ import torch
 from pfl_fast import Experiment
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.snapshots import read_snapshots
+from pfl_fast.errors import PflFastError
 
 SMALL = {"dataset": "digits", "clients": 3, "model": "mlp", "log": lambda _: None}
 
@@ -54,3 +55,31 @@ def test_a_resumed_run_completes_its_snapshots(tmp_path):
     )  # fmt: skip
     assert through == stopped
     assert len(through) == 3 * (2 + 2 * 3)
+
+
+def test_a_snapshot_is_completed_if_the_process_ended_after_the_checkpoint(tmp_path):
+    experiment = Experiment("fedper", rounds=2, snapshots=2, out=tmp_path, **SMALL)
+    next(experiment.rounds())
+    experiment._tell("interrupted")
+    experiment.close()
+    file = tmp_path / "snapshots" / "round-000001" / "server.safetensors"
+    before = file.read_bytes()
+    file.unlink()
+    next(Experiment.resume(tmp_path, log=lambda _: None).rounds())
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["bit", "cut", "deleted"])
+def test_a_damaged_snapshot_is_named(tmp_path, damage):
+    experiment = Experiment("fedper", rounds=1, snapshots=1, out=tmp_path, **SMALL)
+    experiment.run()
+    (snapshot,) = read_snapshots(tmp_path, experiment.part_table, experiment.method, 1)
+    snapshot.before(0)
+    file = tmp_path / "snapshots" / "round-000001" / "client-00000-before.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content if damage == "bit" else content[:-5])
+    if damage == "deleted":
+        file.unlink()
+    with pytest.raises(PflFastError, match=r"client-00000-before.*delete .*round-000001 to leave"):
+        snapshot.before(0)

@@ -66,6 +66,14 @@ def test_class_accuracy_is_over_all_samples_of_a_class(runs):
     assert class_accuracies(run) == pytest.approx(expected)
 
 
+def test_changed_results_of_a_finished_run_are_named(runs, tmp_path):
+    shutil.copytree(runs[0], tmp_path / "changed")
+    file = tmp_path / "changed" / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"round": 1', '"round": 3', 1))
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl: rows are missing or changed"):
+        read_labelled([tmp_path / "changed"])
+
+
 def test_runs_that_were_killed_are_read(runs, tmp_path):
     shutil.copytree(runs[0], tmp_path / "killed")
     (tmp_path / "killed" / "summary.json").unlink()

@@ -10,14 +10,17 @@ The models are put together from these files by :meth:`Snapshot.before`, ``after
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from pfl_fast import atomic
-from pfl_fast.engine.results.disk_errors import disk_errors
+from pfl_fast.engine.results.disk_errors import RunFolderError, disk_errors
 from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.state.part_table import PartTable
@@ -53,6 +56,9 @@ class Snapshots(Listener):
         table = run.state.clients.part_table
         self._rounds = snapshot_rounds(self.count, run.settings.rounds)
         self._kept = {spec.key for spec in table.model_specs if spec.upload_to or spec.receive_from is None}
+        done = run.state.rounds_done  # its checkpoint may have been the last file that the process wrote
+        if done in self._rounds and not self._file(done, "server").exists():
+            self._write(done, "server", run.state.server)
         self._before(run)
 
     def _before(self, run: RunView) -> None:
@@ -75,11 +81,22 @@ class Snapshots(Listener):
         self._before(run)
 
     def _write(self, round: int, name: str, tensors: Tensors) -> None:
-        file = self.folder / f"round-{round:06d}" / f"{name}.safetensors"
+        file, values = self._file(round, name), {n: t.detach().contiguous() for n, t in tensors.items()}
         with disk_errors(file, self.run):
             file.parent.mkdir(parents=True, exist_ok=True)
             with atomic.new_file(file) as temporary:
-                save_file({n: t.detach().contiguous() for n, t in tensors.items()}, temporary)
+                save_file(values, temporary, {"digest": _digest(values)})
+
+    def _file(self, round: int, name: str) -> Path:
+        return self.folder / f"round-{round:06d}" / f"{name}.safetensors"
+
+
+def _digest(tensors: Tensors) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -127,8 +144,19 @@ class Snapshot:
         return {**values, **self.method.on_receive(values, at)}
 
     def _read(self, name: str) -> Tensors:
-        tensors: Tensors = load_file(self.folder / f"{name}.safetensors")
+        file = self.folder / f"{name}.safetensors"
+        try:
+            with safe_open(file, "pt") as opened:
+                tensors: Tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 not a dict
+                expected = (opened.metadata() or {}).get("digest")
+        except (OSError, SafetensorError) as error:
+            raise self._unusable(file, f"missing or damaged ({error})") from error
+        if _digest(tensors) != expected:
+            raise self._unusable(file, "was changed since the run wrote it")
         return tensors
+
+    def _unusable(self, file: Path, problem: str) -> RunFolderError:
+        return RunFolderError(f"{file}: {problem}; delete {self.folder} to leave this snapshot out")
 
 
 def read_snapshots(run: Path, part_table: PartTable, method: Method, rounds_done: int) -> Sequence[Snapshot]:
