@@ -1,103 +1,93 @@
-"""A plain PyTorch loop for FedCP, before and after replacing functions by fused operators: same losses, less time.
+"""A plain PyTorch trainer before and after three changed lines: same losses, less time.
 
     python examples/drop_in.py
 
-The library's trainer is not used. PLAIN holds five functions in plain torch; FUSED replaces them by ``pfl_fast.ops``.
+The trainer is bench/yardstick: FedAvg with DataLoader, torch's layers and torch.optim.SGD, on generated images of
+MNIST's shape. Plain and changed rounds take turns, so that other load affects both alike. --threads 1 is what several
+processes side by side would use.
 """
 
 import argparse
-import copy
+import sys
 import time
+from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 
 import torch
 from torch import nn
-from torch.nn import functional
+from torch.utils.data import DataLoader
 
-from pfl_fast import ops
-from pfl_fast.ops import reference
+sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is no package of the installation
 
-FEATURES, CLASSES = 512, 10
-
-
-def plain_route(h, a, norm):
-    r, s = torch.relu(norm(a)).unflatten(-1, (2, FEATURES)).softmax(-2).unbind(-2)
-    return r * h, s * h
+from bench import machine
+from bench.yardstick import FedAvg, Server, loaders
+from pfl_fast.data import Loader
+from pfl_fast.nn import accelerate
+from pfl_fast.optim import SGD
 
 
-def plain_step(parameters, gradients, lr):
-    for p, g in zip(parameters, gradients, strict=True):
-        p.data.add_(g, alpha=-lr)
+class FastFedAvg(FedAvg):  # noqa: D101
+    optimizer = SGD  # the first changed line
 
 
-def plain_average(states, weights):
-    return {k: sum(w * s[k] for w, s in zip(weights, states, strict=True)) for k in states[0]}
+def extractor():
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(1, 32, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+        nn.Sequential(nn.Conv2d(32, 64, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+        nn.Flatten(),
+        nn.Linear(1024, 512),
+        nn.ReLU(),
+    )
 
 
-PLAIN = SimpleNamespace(
-    batch=lambda images, index: (images[index].permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5,
-    route=plain_route,
-    mmd=lambda x, y: reference.mmd_rbf(x, y, (10.0, 15.0, 20.0, 50.0)),  # as in FedCP's code
-    step=plain_step,
-    average=plain_average,
-)
-FUSED = SimpleNamespace(
-    batch=lambda images, index: ops.take_normalized(images, index, [0.5], [0.5]),
-    route=lambda h, a, norm: ops.cpn_route(h, a, norm.weight, norm.bias),
-    mmd=lambda x, y: ops.mmd_rbf(x, y),
-    step=lambda parameters, gradients, lr: ops.sgd_(parameters, gradients, lr=lr),
-    average=ops.aggregate_state_dicts,
-)
-
-
-def train(functions, images, labels, clients, rounds, batch=10, lr=0.05, lam=1.0):
-    """Trains every client with FedCP's local step, averages, and returns the loss of every round."""
+def federation(fast, samples, clients=4, classes=10):
+    """Returns a server and its clients, whose samples are mostly of a few classes."""
     torch.manual_seed(0)
-    extractor = nn.Sequential(nn.Flatten(), nn.Linear(images[0].numel(), FEATURES), nn.ReLU())
-    policy, norm = nn.Linear(FEATURES, 2 * FEATURES), nn.LayerNorm(2 * FEATURES)
-    server = nn.ModuleList([extractor, policy, norm, nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, CLASSES)])
-    losses = []
-    for _ in range(rounds):
-        states, total = [], 0.0
-        for samples in clients:
-            extract, policy, norm, global_head, head = copy.deepcopy(server)
-            frozen = copy.deepcopy(extract).requires_grad_(False)
-            parameters = [*extract.parameters(), *policy.parameters(), *norm.parameters(), *head.parameters()]
-            context = functional.normalize(head.weight.detach().sum(0), dim=0)
-            for index in samples.split(batch):
-                x = functions.batch(images, index)
-                h = extract(x)
-                to_global, to_personal = functions.route(h, policy(context * h), norm)
-                logits = global_head(to_global) + head(to_personal)
-                loss = functional.cross_entropy(logits, labels[index]) + lam * functions.mmd(h, frozen(x))
-                functions.step(parameters, torch.autograd.grad(loss, parameters), lr)
-                total += loss.item()
-            states.append(nn.ModuleList([extract, policy, norm, global_head, head]).state_dict())
-        server.load_state_dict(functions.average(states, torch.full((len(clients),), 1 / len(clients))))
-        losses.append(total)
-    return losses
+    client, loader = (FastFedAvg, Loader) if fast else (FedAvg, DataLoader)  # the second
+    labels = torch.randint(classes, (clients * samples,)).sort().values
+    images = (torch.rand(classes, 1, 28, 28)[labels] + torch.rand(len(labels), 1, 28, 28)) - 1
+    features, head = extractor(), nn.Linear(512, classes)
+    if fast:
+        accelerate(features)  # the third
+    halves = [torch.randperm(len(labels)).split(samples)[i].split(samples * 3 // 4) for i in range(clients)]
+    pairs = [loaders(*((images[half], labels[half]) for half in split), 10, loader) for split in halves]
+    members = [client(features, head, 512) for _ in range(clients)]
+    return Server(members, *zip(*pairs, strict=True), [len(train) for train, _ in halves], classes, lr=0.05)
+
+
+def losses(server):
+    """Returns each client's loss on all its test samples."""
+    with torch.no_grad():
+        pairs = zip(server.clients, server.test_batches, strict=True)
+        return [sum(client.loss(x, y).item() * len(y) for x, y in batches) for client, batches in pairs]
+
+
+def timed_round(server, number):
+    torch.manual_seed(number)  # the order of the samples
+    begin = time.perf_counter()
+    result = server.round()
+    return time.perf_counter() - begin, sum(losses(server)), result["accuracy"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.randint(CLASSES, (2000,), generator=generator)
-    prototypes = torch.randint(256, (CLASSES, 28, 28, 1), generator=generator)
-    noise = torch.randint(256, (2000, 28, 28, 1), generator=generator)
-    images = ((prototypes[labels] + 2 * noise) // 3).to(torch.uint8)
-    clients = labels.argsort().view(10, 200)  # mostly one class per client
-    times, losses = {"plain": [], "fused": []}, {}
-    for _ in range(rounds):  # in turn, so that other load affects both alike
-        for name, functions in (("plain", PLAIN), ("fused", FUSED)):
-            before = time.perf_counter()
-            losses[name] = train(functions, images, labels, clients, rounds=2)
-            times[name].append(time.perf_counter() - before)
-    for name in times:
-        print(f"{name}: losses {[round(v, 4) for v in losses[name]]}, {median(times[name]):.2f} s (median)")
-    print(f"fused is {median(times['plain']) / median(times['fused']):.2f} times as fast")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--samples", type=int, default=1000, help="training and test samples of each of 4 clients")
+    parser.add_argument("--threads", type=int, help="threads of torch; default: all cores")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    servers = {"plain": federation(False, options.samples), "changed": federation(True, options.samples)}
+    results = {name: [] for name in servers}
+    for number in range(options.rounds + 1):
+        for name, server in servers.items():
+            results[name].append(timed_round(server, number))
+    for name, rounds in results.items():
+        shown = ", ".join(f"{loss:.2f}" for _, loss, _ in rounds)
+        print(f"{name:8} {median(s for s, _, _ in rounds[1:]):.2f} s per round (median); losses {shown}")
+    ratios = [a[0] / b[0] for a, b in zip(results["plain"][1:], results["changed"][1:], strict=True)]
+    print(f"the changed trainer is {median(ratios):.2f} times as fast (rounds: {min(ratios):.2f} to {max(ratios):.2f})")
+    print(machine.heading())
 
 
 if __name__ == "__main__":

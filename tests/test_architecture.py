@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "native": {"atomic", "paths"},
     "ops": {"native"},
     "nn": {"ops"},
+    "optim": {"ops"},
     "testing": set(),
     "models": {"ops", "nn", "errors", "randomness"},
     "data": {"atomic", "ops", "paths", "errors", "options", "own_objects", "randomness", "transfer"},

@@ -5,12 +5,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_drop_in_gives_equal_losses():
+def test_three_changed_lines_give_the_same_losses():
+    command = [sys.executable, str(EXAMPLES / "drop_in.py"), "--rounds", "2", "--samples", "120", "--threads", "1"]
+    page = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    plain, changed = ([float(v) for v in found.split(",")] for found in re.findall(r"losses ([\d., ]+)", page))
+    assert plain == pytest.approx(changed, rel=5e-3)
+    assert plain[-1] < plain[0]
+    assert re.search(r"the changed trainer is \d\.\d\d times as fast", page)
+
+
+def test_operators_in_a_plain_loop_give_equal_losses():
     result = subprocess.run(
-        [sys.executable, str(EXAMPLES / "drop_in.py"), "--rounds", "1"], capture_output=True, text=True, check=True
+        [sys.executable, str(EXAMPLES / "operators.py"), "--rounds", "1"], capture_output=True, text=True, check=True
     )
     losses = [[float(v) for v in found.split(",")] for found in re.findall(r"losses \[(.*?)\]", result.stdout)]
     assert len(losses) == 2

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 class FedAvg(nn.Module):
     """One client; all parameters are shared.
 
+    Attributes:
+        optimizer: class of the optimizer.
+
     Args:
         extractor: module that maps ``[b, ...]`` to features ``[b, K]``; copied.
         head: module that maps ``[b, K]`` to logits ``[b, C]``; copied.
@@ -21,6 +24,7 @@ class FedAvg(nn.Module):
     """
 
     shared: ClassVar[tuple[str, ...]] = ("extractor", "head")
+    optimizer: ClassVar[type[torch.optim.Optimizer]] = torch.optim.SGD
 
     def __init__(self, extractor: nn.Module, head: nn.Module, width: int) -> None:
         super().__init__()
@@ -39,7 +43,7 @@ class FedAvg(nn.Module):
     def fit(self, batches: Iterable, lr: float, momentum: float) -> None:
         """Trains for one epoch; ``batches`` can be iterated over repeatedly."""
         self.train()
-        optimizer = torch.optim.SGD(self.trained(), lr=lr, momentum=momentum)
+        optimizer = self.optimizer(self.trained(), lr=lr, momentum=momentum)
         for x, y in batches:
             loss = self.loss(x, y)
             optimizer.zero_grad()

@@ -130,10 +130,10 @@ class Timed:
 
 
 def loaders(
-    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], batch_size: int
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    batch_size: int,
+    loader: type[DataLoader] = DataLoader,
 ) -> tuple[DataLoader, DataLoader]:
-    """Returns a client's training and test loaders."""
-    return (
-        DataLoader(TensorDataset(*train), batch_size, shuffle=True),
-        DataLoader(TensorDataset(*test), TEST_BATCH),
-    )
+    """Returns a client's training and test loaders, of a class with DataLoader's arguments."""
+    return loader(TensorDataset(*train), batch_size, shuffle=True), loader(TensorDataset(*test), TEST_BATCH)

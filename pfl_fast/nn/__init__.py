@@ -1,5 +1,6 @@
 """Torch modules built on the fused operators."""
 
+from pfl_fast.nn.accelerate import accelerate
 from pfl_fast.nn.batch_norm import BatchCounts, counting, fold_batch_norm
 from pfl_fast.nn.conditional_policy import ConditionalPolicy
 from pfl_fast.nn.conv_relu_pool import ConvReluPool
@@ -17,6 +18,7 @@ __all__ = [
     "LinearRecorder",
     "OrthogonalProjector",
     "SeededDropout",
+    "accelerate",
     "counting",
     "fold_batch_norm",
     "replace_dropout",
