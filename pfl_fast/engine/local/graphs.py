@@ -80,7 +80,8 @@ class Graphs(Steps):
         if not self.enabled:
             return super().run(run, chunk, turn, settings)
         self._forget_other_addresses(run)
-        key = self._keys.key(run, chunk, turn, settings)
+        # A graph has the addresses of its clients' tensors.
+        key = (*self._keys.key(run, chunk, turn, settings), chunk.rows.start, chunk.rows.stop)
         self._seen[key] += 1
         if key not in self.graphs and self._seen[key] > EAGER_STEPS:
             return [self._capture(key, run, chunk, turn, settings)]

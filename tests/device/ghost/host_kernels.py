@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 # Operators that are not registered for CUDA by themselves, but launch a kernel.
 OTHERS = ("aten::copy_", "aten::convolution", "aten::convolution_backward")
@@ -45,6 +45,39 @@ def computes(operator: Any) -> bool:
     )
 
 
+class Tape:
+    """Operators of a capture. A capture runs nothing: its updates are undone at its end."""
+
+    current: Tape | None = None
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self.before: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, operator: Any, args: Any, kwargs: Any) -> None:
+        """Adds a call before it runs."""
+        self.calls.append((operator, args, kwargs, []))
+        arguments = operator._schema.arguments
+        given = [*zip(arguments, args, strict=False), *((a, kwargs.get(a.name)) for a in arguments[len(args) :])]
+        # The schema of BatchNorm does not say that it updates the running statistics.
+        written = [v for a, v in given if (a.alias_info and a.alias_info.is_write) or a.name.startswith("running_")]
+        self.before += [(t, t.clone()) for t in tree_leaves(written) if isinstance(t, Tensor)]
+
+    def undo(self) -> None:
+        """Undoes all updates."""
+        for tensor, value in reversed(self.before):
+            tensor.copy_(value)
+        self.before.clear()
+
+    def replay(self) -> None:
+        """Computes all calls again, on the same memory."""
+        for operator, args, kwargs, made in self.calls:
+            results = [t for t in tree_leaves(operator.overloadpacket(*args, **kwargs)) if isinstance(t, Tensor)]
+            given = {id(t) for t in tree_leaves((args, kwargs))}
+            for memory, result in zip(made, [t for t in results if id(t) not in given], strict=True):
+                memory.copy_(result)
+
+
 def compute(operator: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls an operator on tensors that share the memory of its arguments, and returns results on their device."""
     originals: dict[int, Tensor] = {}
@@ -59,15 +92,23 @@ def compute(operator: Any, *args: Any, **kwargs: Any) -> Any:
         return same
 
     args, kwargs = tree_map(to_host, (args, kwargs))
+    tape = Tape.current
+    if tape:
+        tape.add(operator, args, kwargs)
     device = next(iter(originals.values())).device
 
     def to_device(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
         if id(x) in originals:
-            return originals[id(x)]
+            original = originals[id(x)]
+            if original.shape != x.shape:  # an ``out`` of the wrong size
+                on_host(original.resize_(x.shape)).copy_(x)
+            return original
         result = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
-        on_host(result).copy_(x)
+        memory = on_host(result).copy_(x)
+        if tape:
+            tape.calls[-1][3].append(memory)
         return result
 
     # The overload is chosen anew: a number may have come as a tensor.
