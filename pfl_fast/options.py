@@ -105,7 +105,7 @@ def _to_type(hint: Any, value: Any) -> Any:
         has_type = any(isinstance(value, typing.get_origin(member) or member) for member in members)
         return value if has_type else _to_type(members[0], value)
     if typing.get_origin(hint) is tuple:
-        items = value.split(",") if isinstance(value, str) else value
+        items = (value.split(",") if value.strip() else []) if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):
             raise ValueError("must be a list")
         member = typing.get_args(hint)[0]

@@ -37,6 +37,7 @@ class Example:
         ({"size": "7"}, 7),
         ({"widths": "1, 2.5,3"}, (1.0, 2.5, 3.0)),
         ({"widths": [4]}, (4.0,)),
+        ({"widths": ""}, ()),
     ],
 )
 def test_values_are_converted_to_the_type_of_the_field(given, expected):
