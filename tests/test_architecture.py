@@ -65,7 +65,7 @@ MAY_IMPORT = {
         "scratch",
         "trust",
     },
-    "analysis": {"atomic", "comparison", "engine", "errors", "experiment", "methods", "nn"},
+    "analysis": {"atomic", "comparison", "config", "engine", "errors", "experiment", "methods", "nn"},
     "report": {"atomic", "comparison", "config", "data", "engine", "errors"},
     "trackers": {"atomic", "engine", "errors"},
     "config": {"atomic", "data", "engine", "errors", "options"},

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pfl_fast.analysis.result import Result
     from pfl_fast.analysis.run import AnalysisOptions, FinishedRun
 
+SWEEP = "sweep"  # of a folder that holds runs
 Done = Callable[[str, list[Path] | None, str], None]  # of name, files or None, and the reason without files
 
 
@@ -32,7 +33,7 @@ def analyse(
     """Writes tables and figures of a run; returns the files of each analysis.
 
     Args:
-        folder: folder of a finished run.
+        folder: folder of a finished run, or for the analysis ``sweep`` one that holds runs.
         what: names of analyses; ``"all"``: those that suit the run and take seconds.
         out: folder of the files; None: ``analysis`` in the folder of the run.
         formats: formats of figures: svg, png, pdf.
@@ -49,6 +50,13 @@ def analyse(
     from pfl_fast.analysis.run import AnalysisError, AnalysisOptions, FinishedRun
 
     target, written = Path(out) if out else Path(folder) / "analysis", {}
+    if not (Path(folder) / "config.toml").exists() and (names == [SWEEP] or "all" in what):
+        from pfl_fast.analysis.sweep import runs_in, sweep
+
+        if runs_in(Path(folder)):
+            written[SWEEP] = sweep(Path(folder)).write(target, SWEEP, formats)
+            done(SWEEP, written[SWEEP], "")
+            return written
     with FinishedRun(folder, log, trusted, **(data or {})) as run:
         if "all" in what:
             names = [name for name in suitable(run.name) if not ANALYSES[name].slow]
@@ -80,7 +88,7 @@ def suitable(method: str) -> list[str]:
     >>> "pir" in suitable("fedcp"), "pir" in suitable("fedavg")
     (True, False)
     """
-    return [name for name, entry in ANALYSES.items() if not entry.methods or method in entry.methods]
+    return [name for name, e in ANALYSES.items() if name != SWEEP and (not e.methods or method in e.methods)]
 
 
 def compute(name: str, run: FinishedRun, request: AnalysisOptions) -> Result:
@@ -88,6 +96,8 @@ def compute(name: str, run: FinishedRun, request: AnalysisOptions) -> Result:
     from pfl_fast.analysis.run import AnalysisError
 
     entry = ANALYSES[name]
+    if name == SWEEP:
+        raise AnalysisError("needs a folder that holds several runs, such as that of pfl-fast compare --grid lam=1,5")
     if entry.methods and run.name not in entry.methods:
         raise AnalysisError(f"is an analysis of {', '.join(entry.methods)}; this run trained {run.name}")
     result = function_of(entry)(run, request)

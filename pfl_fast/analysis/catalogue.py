@@ -55,6 +55,7 @@ ANALYSES: Mapping[str, AnalysisEntry] = {
         needs=SNAPSHOTS,
     ),
     "label-histogram": AnalysisEntry("training samples of each client and class", "classes:label_histogram"),
+    "global-accuracy": AnalysisEntry("accuracy of the server's model by round", "server:global_accuracy"),
     "cost": AnalysisEntry("seconds, rounds to the best accuracy and parameters sent", "cost:cost"),
     "sparsity": AnalysisEntry(
         "sparsity ratio of the features by round, before and after aggregation (FedPick Fig. 2)",
@@ -94,5 +95,18 @@ ANALYSES: Mapping[str, AnalysisEntry] = {
         "leakage:attack",
         ONE_PHASE,
         slow=True,
+    ),
+    "mixing": AnalysisEntry("mu of each client by round (FedAFK)", "fedafk:mixing_weights", ("fedafk",)),
+    "subspaces": AnalysisEntry(
+        "principal angles of the subspaces and energy of the features in them (FediOS)", "fedios:subspaces", ("fedios",)
+    ),
+    "strategy": AnalysisEntry(
+        "probability of the global copy by client, stage and round (PartialFed Fig. 3)",
+        "partialfed:strategy",
+        PARTIALFED[:1],
+    ),
+    "loaded-tensors": AnalysisEntry("tensors loaded from the global model", "partialfed:loaded_tensors", PARTIALFED),
+    "sweep": AnalysisEntry(
+        "accuracy over the option in which several runs differ", "sweep:sweep", needs="a folder of runs"
     ),
 }

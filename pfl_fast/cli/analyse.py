@@ -69,6 +69,11 @@ def analyse(
       pfl-fast train fedcp --dataset digits --rounds 20 --snapshots 5 --out runs/a
       pfl-fast analyse runs/a
       pfl-fast analyse runs/a --what fairness,cka --format svg,png --out figures
+
+    \b
+    A folder that holds runs which differ in one option is analysed as a sweep:
+      pfl-fast compare fedcp --dataset digits --rounds 5 --grid lam=0,1,5 --out runs/lam
+      pfl-fast analyse runs/lam --what sweep
     """
     names = [name.strip() for name in what.split(",") if name.strip()]
     suffixes = tuple(suffix.strip() for suffix in formats.split(",") if suffix.strip())
