@@ -151,6 +151,7 @@ class Experiment:
         self._unlock: Callable[[], None] = lambda: None  # the run folder
         self._round: Round | None = None
         self._trains = self.has_data = True
+        self._data_hash: str | None = None  # of data that is not loaded
         self._memory: Estimate | None = None
         if out is not None:
             self.ranks.together(partial(self._create, RunFolder(Path(out), s.checkpoint_seconds, log)))
@@ -224,13 +225,15 @@ class Experiment:
         objects = cls._objects(run, values, changes)
         values |= changes
         names: list[str] = []
+        data_hash: str | None = None
         if not data:
             objects["dataset"], names = read_description(run.folder)
             objects.setdefault("partition", run.own_partition())
+            data_hash = run.saved_data_hash()
             method = assembly.find_method(objects.get("method", values["method"]))
             values["resolved"] = assembly.resolve(method, {n: v for n, v in values.items() if n != "method"})
         experiment = cls(log=log, **{**values, **objects})
-        experiment._trains, experiment.has_data = False, data
+        experiment._trains, experiment.has_data, experiment._data_hash = False, data, data_hash
         experiment.ranks = Ranks()
         experiment.client_names = names or experiment.client_names
         experiment.metrics |= find_metrics(metrics, log)
@@ -402,7 +405,7 @@ class Experiment:
         settings = {name: value for name, value in asdict(self.settings).items() if name not in left_out}
         about = {"method": self.method_name, "data": self.dataset.source, "partition_hash": self.partition.hash}
         if self.dataset.source == IMPORTED:
-            about["data_hash"] = content_hash(self.dataset)
+            about["data_hash"] = self._data_hash or content_hash(self.dataset)
         options = {name: plain(value) for name, value in asdict(self.options).items()}
         return {**about, **settings, **options}
 

@@ -1,5 +1,7 @@
 """Runs opened to use their models, without their data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from tests.engine import small_experiments as small
 @pytest.fixture
 def run(tmp_path):
     """Folder and experiment of a run on data that is nowhere else."""
-    data = small.images(60, (8, 8, 2))
+    data = replace(small.images(60, (8, 8, 2)), source="imported")  # whose contents a resumed run checks
     running = Experiment(
         "fedcp",
         dataset=data,

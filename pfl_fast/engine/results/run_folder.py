@@ -119,6 +119,11 @@ class RunFolder(Listener):
             return None
         return found if info is None or found.hash == info.result_settings["partition_hash"] else None
 
+    def saved_data_hash(self) -> str | None:
+        """Returns the hash of imported data at the newest checkpoint, or None."""
+        info = checkpoint.newest_info(self.checkpoints)
+        return info.result_settings.get("data_hash") if info else None
+
     def own_partition(self) -> Partition:
         """Returns the partition of a run that settings cannot make; raises if it is damaged."""
         found = self.saved_partition()
