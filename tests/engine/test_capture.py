@@ -11,6 +11,7 @@ from pfl_fast.engine.local import capture, program
 from pfl_fast.engine.local.capture import Programs
 from pfl_fast.engine.local.recording import NotRecordable, Recording
 from pfl_fast.methods import METHODS
+from pfl_fast.methods.fedavg import FedAvg
 from pfl_fast.models import Backbone
 from pfl_fast.nn import Linear
 from pfl_fast.randomness import torch_seed
@@ -68,6 +69,35 @@ def test_another_learning_rate_is_recorded_but_not_compiled_again():
         assert len(programs._compiled) == 1
     eager, recorded = (trained("fedavg", capture=capture, **values) for capture in ("off", "auto"))
     assert_same_bits(recorded, eager)
+
+
+class Anneals(FedAvg):
+    """Its loss contains a number that changes in every round, although its phase stays the same."""
+
+    title = "a number of the round"
+
+    def phases(self, round):
+        self.tau = 1.0 / round
+        return super().phases(round)
+
+    def loss(self, client, batch):
+        loss, recorded = super().loss(client, batch)
+        return loss * self.tau, recorded
+
+
+def test_another_number_of_the_method_is_recorded_again():
+    eager, recorded = (trained(Anneals, capture=capture, rounds=3, sizes=(8, 8)) for capture in ("off", "auto"))
+    assert_same_bits(recorded, eager)
+    assert len(recorded[2]) == 3
+    assert None not in recorded[2]
+
+
+@pytest.mark.parametrize("method", ["fedcp", "ditto"])
+def test_products_in_bfloat16(method):
+    values = {"precision": "bf16", "dtype": "float32"}
+    eager, recorded = (trained(method, capture=capture, **values) for capture in ("off", "auto"))
+    assert_same_bits(recorded, eager)
+    assert None not in recorded[2]
 
 
 class Reads(nn.Module):
