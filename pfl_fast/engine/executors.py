@@ -53,6 +53,8 @@ class Executor:
             make_worker(runner_class=self.runner_class, device=device, stop=self.stop.is_set)
             for device in self.places(devices, workers)
         ]
+        on_cpu = sum(worker.device.type == "cpu" for worker in self.workers)
+        self._cpu_threads = max(1, torch.get_num_threads() // on_cpu) if on_cpu > 1 else 0
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self.workers:
             self._idle.put(worker)
@@ -82,7 +84,9 @@ class Executor:
             self._idle.put(worker)
 
     def start_thread(self) -> None:
-        """Called at the start of every thread."""
+        """Called at the start of every thread; workers on the CPU share its cores, each with threads of its own."""
+        if self._cpu_threads:
+            torch.set_num_threads(self._cpu_threads)
 
     def run(self, units: Sequence[Unit], work: Callable[[Worker, Unit], Result]) -> Iterator[tuple[Unit, Result]]:
         """Calls ``work`` for every unit on an idle worker; yields results as they arrive, raises the first error."""

@@ -147,6 +147,8 @@ class ProcessGroup(Ranks):
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if gpus else "gloo", store=store, rank=self.rank, world_size=self.size, timeout=seconds
         )
+        processes = [self._store.get(f"process/{rank}").decode().split() for rank in range(self.size)]
+        self._processes = {rank: (host, pid) for rank, (host, pid) in enumerate(processes)}
         # Exchanges of objects and of tensors in main memory; None is the group of init_process_group.
         self._host: Any = dist.new_group(backend="gloo", timeout=seconds) if gpus else None
         atexit.register(dist.destroy_process_group)
@@ -272,27 +274,30 @@ class ProcessGroup(Ranks):
             raise self.exchanged from None
 
     def _who_ended(self, error: Exception) -> str:
+        ended = self._ended()
+        self.speaker = min({*range(self.size)} - {*ended})
         remedy = "`pfl-fast resume`, with any number of ranks, continues the run from its last checkpoint"
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        try:
-            processes = {rank: self._store.get(f"process/{rank}").decode().split() for rank in others}
-            self._store.set(f"waits/{self.rank}", "")
-            ended: list[int] = []
-            deadline = monotonic() + ANSWER_SECONDS
-            while not ended and monotonic() < deadline:
-                ended = [r for r, (host, pid) in processes.items() if host == socket.gethostname() and has_ended(pid)]
-                silent = [rank for rank in others if not self._store.check([f"waits/{rank}"])]
-                if not silent:
-                    break
-                sleep(0.1)
-        except RuntimeError:  # the store lives in the process of rank 0, unless torchrun keeps it
-            self.speaker = self.rank
-            return f"the process of rank 0 has ended; {remedy}"
-        self.speaker = min({*range(self.size)} - {*(ended or silent)})
-        named = [f"rank {rank} (process {processes[rank][1]} on {processes[rank][0]})" for rank in ended or silent]
-        if not named:
+        if not ended:
             return f"the exchange between ranks failed ({error}); {remedy}"
-        return f"{', '.join(named)} {'has ended' if ended else 'does not answer'}; {remedy}"
+        named = [f"rank {rank} (process {pid} on {host})" for rank, (host, pid) in ended.items()]
+        known = all(host == socket.gethostname() for host, _ in ended.values())
+        return f"{', '.join(named)} {'has ended' if known else 'does not answer'}; {remedy}"
+
+    def _ended(self) -> dict[int, tuple[str, str]]:
+        """Returns host and process of the ranks that have ended; of other hosts, of those that do not answer."""
+        deadline = monotonic() + ANSWER_SECONDS
+        silent = {rank: process for rank, process in self._processes.items() if rank != self.rank}
+        while silent and monotonic() < deadline:
+            here = {r: p for r, p in silent.items() if p[0] == socket.gethostname() and has_ended(p[1])}
+            if here:
+                return here
+            try:
+                self._store.set(f"waits/{self.rank}", "")
+                silent = {rank: p for rank, p in silent.items() if not self._store.check([f"waits/{rank}"])}
+            except RuntimeError:  # rank 0 keeps the store, unless torchrun does
+                return {0: self._processes[0]}
+            sleep(0.1)
+        return silent
 
 
 def has_ended(pid: str) -> bool:

@@ -1,13 +1,14 @@
 """Starts Python functions in several processes, the ranks of a run, as torchrun would."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 
 import torch
 
-from pfl_fast.engine.ranks import current_ranks
+from pfl_fast.engine.ranks import RankFailed, current_ranks
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.stopping import Interrupted
 from pfl_fast.errors import PflFastError
@@ -112,6 +113,27 @@ def fail(folder):
         running.run()
     except PflFastError as error:
         print(f"{type(error).__name__}: {error}")
+
+
+PHASES = ("train_own", "on_client", "aggregate", "mix", "test_clients", "complete_state")  # functions of a round
+
+
+def die_in(folder, phase, victim):
+    """Kills the rank ``victim`` at the second call of a function of the round."""
+    running = small.image_experiment("fedfomo", out=folder, dtype="float64", checkpoint_seconds=0)
+    call, calls = getattr(running.round, phase), []
+
+    def last_call(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2 and current_ranks().rank == int(victim):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments)
+
+    setattr(running.round, phase, last_call)
+    try:
+        running.run()
+    except RankFailed as error:
+        print(error)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from pfl_fast.methods import METHODS
 from tests.engine import small_experiments as small
@@ -79,3 +80,12 @@ def by_hash_seed():
 def test_the_hash_seed_of_python_does_not_change_a_bit(by_hash_seed, method):
     first, second = by_hash_seed
     assert first[method] == second[method] == fingerprint(method)
+
+
+def test_two_devices_on_the_cpu_share_its_cores(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    for device, threads in (("cpu", set()), ("cpu,cpu", {3})):
+        with small.trained("fedavg", executor="batched", device=device, stack=1, rounds=1):
+            assert set(asked) == threads

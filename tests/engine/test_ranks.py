@@ -7,6 +7,7 @@ import torch
 
 from pfl_fast.methods import METHODS
 from pfl_fast.methods.base import Method
+from tests.chaos.ranks import lost_by_killing
 
 from . import small_experiments as small
 from .rank_runs import results_of, run_ranks
@@ -58,3 +59,10 @@ def test_an_error_of_one_rank_ends_all_ranks_after_a_checkpoint(tmp_path):
     resumed = small.resume_image_experiment(tmp_path / "run")
     assert len(resumed.state.unfinished.reports) == 4, "three clients of rank 0, the first of rank 1"
     resumed.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("phase", "victim"), [("on_client", 1), ("aggregate", 0)])
+def test_a_rank_that_dies_is_named_and_nothing_is_lost(tmp_path, phase, victim):
+    """``python -m tests.chaos.ranks`` kills both ranks in every phase."""
+    assert lost_by_killing(tmp_path / "run", phase, victim) is None
