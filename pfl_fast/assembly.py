@@ -27,7 +27,7 @@ from pfl_fast.errors import ConfigError, did_you_mean, raise_config_errors
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import RunContext, local_tensor_names, reinitialized, without_values
 from pfl_fast.methods.papers import FIRST
-from pfl_fast.models import Backbone, build, default_model, find_object
+from pfl_fast.models import Backbone, absolute_code, build, default_model, find_object
 from pfl_fast.models.own import Source
 from pfl_fast.options import convert, unknown
 from pfl_fast.own_objects import described, is_described, path_or_description, refuse_descriptions
@@ -101,6 +101,8 @@ def _merge(method_class: type[Method], chosen: Mapping[str, Any], model: str, er
     settings = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
     options = convert(method_class.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
     raise_config_errors(errors)
+    settings |= {"model": absolute_code(settings["model"])} if "model" in settings else {}
+    settings |= {"metrics": tuple(map(absolute_code, settings["metrics"]))} if "metrics" in settings else {}
     settings |= {name: absolute(name, settings[name]) for name in ("dataset", "partition") if name in settings}
     return Resolved(Settings(**settings), method_class.Options(**options), method_class, chosen)
 
@@ -113,18 +115,34 @@ def absolute(name: str, value: str) -> str:
 
 
 def find_method(method: str | type[Method]) -> type[Method]:
-    """Returns a method by its name, or the class itself."""
+    """Returns a method by its name, by ``"file.py:Class"`` or ``"package.module:Class"``, or the class itself."""
     if not isinstance(method, str):
         if not (isinstance(method, type) and issubclass(method, Method)):
             raise TypeError(
                 f"method: must be the name of a method or a subclass of pfl_fast.methods.Method; got {_kind(method)}"
             )
-        return method
+        return _with_parts(method)
     refuse_descriptions({"method": method})
+    if ":" in method:
+        found = find_object(method, "method")
+        if not (isinstance(found, type) and issubclass(found, Method)):
+            raise ConfigError(f"method {method!r}: must be a subclass of pfl_fast.methods.Method; got {_kind(found)}")
+        return _with_parts(found)
+    if method.endswith(".py"):
+        raise ConfigError(f"method {method!r}: name the class too, {method}:CLASS")
     if method not in METHODS:
         hint = did_you_mean(method, METHODS) or f"; there is {', '.join(METHODS)}"
         raise ConfigError(f"no method {method!r}{hint}")
     return METHODS[method]
+
+
+def _with_parts(method: type[Method]) -> type[Method]:
+    if method.parts is Method.parts:
+        raise ConfigError(
+            f"method {method.__name__} has no parts(self, backbone): return the parts of a client's model by name, "
+            'such as {"extractor": shared(backbone.extractor, "extractor"), "head": personal(backbone.head)}'
+        )
+    return method
 
 
 def method_name(method: type[Method]) -> str:

@@ -45,7 +45,7 @@ from pfl_fast.engine.worker import Worker
 from pfl_fast.errors import ConfigError, PflFastError, did_you_mean
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Tensors
-from pfl_fast.models import batch_norm_tensors
+from pfl_fast.models import absolute_code, batch_norm_tensors
 from pfl_fast.options import plain
 from pfl_fast.own_objects import described
 from pfl_fast.randomness import key, torch_seed
@@ -58,7 +58,8 @@ class Experiment:
     """Trains every client of a federation in this process, or in all ranks that torchrun has started.
 
     Args:
-        method: name of a method, or a subclass of :class:`pfl_fast.methods.Method`.
+        method: name of a method, ``"file.py:Class"``, ``"package.module:Class"``, or a subclass of
+            :class:`pfl_fast.methods.Method`.
         dataset: name of a data set, path of own files (:mod:`pfl_fast.data.own_files`), a :class:`pfl_fast.Dataset`, a
             pair ``(x, y)`` of arrays or tensors, or a map-style data set of torch, see
             :func:`pfl_fast.data.own_data.as_dataset`; None: that of the preset, else ``"tiny"``.
@@ -97,6 +98,7 @@ class Experiment:
     ) -> None:
         self.ranks = current_ranks()
         self.method_class = assembly.find_method(method)
+        self._named_method = absolute_code(method) if isinstance(method, str) else None
         if dataset is not None and not isinstance(dataset, str):
             dataset = as_dataset(dataset)
             values["dataset"] = description(dataset)
@@ -263,7 +265,7 @@ class Experiment:
     def _create(self, folder: RunFolder) -> None:
         if self.ranks.rank == 0:
             folder.create(self.config_text(), self.data)
-            trust.remember(folder.folder, asdict(self.settings))
+            trust.remember(folder.folder, {**asdict(self.settings), "method": self._named_method})
             self._watch(folder)
 
     def _watch(self, folder: RunFolder) -> None:
@@ -435,7 +437,8 @@ class Experiment:
     def config_text(self) -> str:
         """Returns every setting and option as TOML, see :mod:`pfl_fast.config`."""
         known = self.method_name in METHODS and METHODS[self.method_name] is self.method_class
-        method = self.method_name if known else described(f"{self.method_class.__module__}:{self.method_name}")
+        own = self._named_method or described(f"{self.method_class.__module__}:{self.method_name}")
+        method = self.method_name if known else own
         return config.dumps(method, self.settings, asdict(self.options))
 
     def describe(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Code that configuration files name: loaded for runs that this user started, otherwise only if the user trusts it.
 
-A model or metric ``module:attribute`` is imported and called. In a folder from somebody else, the module may be theirs.
-The folder and the names of code of each run are remembered in the user's cache folder.
+A method, model or metric ``module:attribute`` is imported and called. In a folder from somebody else, the module may be
+theirs. The folder and the names of code of each run are remembered in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_fast.errors import PflFastError
+from pfl_fast.own_objects import is_described
 from pfl_fast.paths import UnsafeFolderError, cache_folder, private
 
 
@@ -23,14 +24,15 @@ class UntrustedCodeError(PflFastError):
 
 
 def named_code(values: Mapping[str, Any]) -> list[str]:
-    """Returns the models and metrics of the form ``module:attribute`` among settings.
+    """Returns the method, model and metrics of the form ``module:attribute`` or ``file.py:attribute`` among settings.
 
     >>> named_code({"model": "nets:Small", "metrics": ["macro_f1", "mine:margin"], "dataset": "digits"})
     ['mine:margin', 'nets:Small']
     """
     metrics = values.get("metrics") or ()
-    names = [values.get("model"), *(metrics.split(",") if isinstance(metrics, str) else metrics)]
-    return sorted(name.strip() for name in names if isinstance(name, str) and ":" in name)
+    others = [values.get("method"), values.get("model")]
+    names = [*others, *(metrics.split(",") if isinstance(metrics, str) else metrics)]
+    return sorted(name.strip() for name in names if isinstance(name, str) and ":" in name and not is_described(name))
 
 
 def remember(folder: Path, values: Mapping[str, Any]) -> None:

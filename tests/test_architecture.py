@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "paths": {"errors"},
     "errors": set(),
     "scratch": set(),
-    "trust": {"errors", "paths"},
+    "trust": {"errors", "own_objects", "paths"},
     "options": {"errors"},
     "randomness": set(),
     "transfer": set(),

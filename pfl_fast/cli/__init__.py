@@ -19,6 +19,7 @@ from pfl_fast.cli.evaluate import evaluate
 from pfl_fast.cli.export import export
 from pfl_fast.cli.methods import methods
 from pfl_fast.cli.models import models
+from pfl_fast.cli.new import new
 from pfl_fast.cli.plan import plan
 from pfl_fast.cli.predict import predict
 from pfl_fast.cli.recipes import recipes
@@ -40,6 +41,7 @@ Examples:
   pfl-fast evaluate runs/fedcp-digits-1 --per-class   test the clients of a run again, with the recall of each class
   pfl-fast export runs/fedcp-digits-1 --client 3      write a client's model for use without pfl-fast
   pfl-fast recipes                                    the tables of the papers that pfl-fast reproduce runs
+  pfl-fast new method MyMethod                        your own method in one file, with a test
   pfl-fast methods fedcp                              formulas, cost, options and presets of FedCP
   pfl-fast models                                     feature width and parameters of all models
   pfl-fast datasets                                   all data sets and their files on disk
@@ -89,8 +91,8 @@ def main() -> None:
 
 
 COMMANDS = (
-    analyse, bench, compare, data, datasets, doctor, evaluate, export, methods, models, plan, predict, recipes, report,
-    reproduce, resume, runs, train,
+    analyse, bench, compare, data, datasets, doctor, evaluate, export, methods, models, new, plan, predict, recipes,
+    report, reproduce, resume, runs, train,
 )  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)

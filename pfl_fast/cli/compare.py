@@ -95,8 +95,10 @@ def compare(
     from pfl_fast.assembly import find_method
     from pfl_fast.comparison.plan import Request, seeds_of
     from pfl_fast.methods import METHODS
+    from pfl_fast.models import absolute_code
 
-    names = [canonical_name(name.strip(), METHODS, METHOD_NAMES) for name in str(methods).split(",")]
+    named = [canonical_name(name.strip(), METHODS, METHOD_NAMES) for name in str(methods).split(",")]
+    names = [absolute_code(name) for name in named]
     for name in names:
         find_method(name)
     if len(set(names)) < len(names):

@@ -34,6 +34,7 @@ def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
     from pfl_fast.assembly import find_method
     from pfl_fast.cli.pfllib_flags import METHOD_NAMES, canonical_name
     from pfl_fast.methods import METHODS
+    from pfl_fast.models import absolute_code
 
     if fidelity:
         click.echo(as_fidelity_page(METHODS))
@@ -45,7 +46,7 @@ def methods(name: str | None, as_json: bool, fidelity: bool) -> None:
         }
         click.echo(json.dumps(rows, indent=2) if as_json else as_list(rows))
         return
-    name = canonical_name(name, METHODS, METHOD_NAMES)
+    name = absolute_code(canonical_name(name, METHODS, METHOD_NAMES))
     facts = collect(name, find_method(name))
     click.echo(json.dumps(facts, indent=2) if as_json else as_page(facts))
 

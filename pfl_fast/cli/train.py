@@ -32,6 +32,7 @@ Examples:
   pfl-fast train fedcp --set lam=1 --set cpn_depth=2        options of FedCP; pfl-fast methods fedcp lists them
   pfl-fast train --config runs/fedcp-digits-1/config.toml   repeat a run with all its settings
   pfl-fast train fedcp --dataset digits --log tensorboard   curves while it trains; tensorboard --logdir runs
+  pfl-fast train my_file.py:MyMethod --dataset digits       your own method; pfl-fast new method writes one
   pfl-fast train fedper --clients 2000 --join-ratio 0.01 --state disk   many clients, their state on disk
 
 \b
@@ -169,9 +170,10 @@ def folder_of_run(request: TrainRequest, out: Path | None) -> tuple[Path, bool]:
 
 def free_folder(request: TrainRequest) -> Path:
     """Creates the folder of a run without --out."""
+    from pfl_fast.assembly import method_name
     from pfl_fast.data.own_files import name_of
 
-    return new_folder(request.method, name_of(request.resolved.settings.dataset))
+    return new_folder(method_name(request.resolved.method), name_of(request.resolved.settings.dataset))
 
 
 def new_folder(method: str, dataset: str) -> Path:

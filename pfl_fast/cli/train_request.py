@@ -53,6 +53,7 @@ def build_request(
     from pfl_fast.assembly import find_method, resolve
     from pfl_fast.data.catalogue import DATASETS as CATALOGUE
     from pfl_fast.methods import METHODS
+    from pfl_fast.models import absolute_code
     from pfl_fast.models.registry import MODELS as KNOWN_MODELS
 
     errors: list[str] = []
@@ -62,7 +63,12 @@ def build_request(
     name = method or flags.get("algo") or file_method
     if not isinstance(name, str):
         raise ConfigError(f"no method given; choose one of {', '.join(METHODS)}")
-    name = canonical_name(name, METHODS, METHOD_NAMES)
+    if config_file:
+        replaced = {*settings, *assigned, *(["model"] if "m" in flags else [])}
+        replaced |= {"method"} if method or "algo" in flags else set()
+        from_file = {n: value for n, value in {**file, "method": file_method}.items() if n not in replaced}
+        trust.check(config_file, from_file, trusted)  # before anything is imported
+    name = absolute_code(canonical_name(name, METHODS, METHOD_NAMES))
     method_class = find_method(name)
     left_out = options_in(file, file_method) if file_method != name else []
     file = {n: value for n, value in file.items() if n not in left_out}
@@ -70,8 +76,6 @@ def build_request(
     errors += translated.errors
     errors += [f"{n}: given twice, as a PFLlib flag and as an option" for n in translated.values if n in settings]
     chosen = {**translated.values, **settings, **assigned}
-    if config_file:
-        trust.check(config_file, {n: value for n, value in file.items() if n not in chosen}, trusted)
     values = {**file, **chosen}
     other_preset = values.pop("preset", None)
     preset = preset or other_preset

@@ -18,7 +18,7 @@ from pfl_fast.data.partition import Partition, make_partition
 from pfl_fast.data.partition_spec import PartitionSpec
 from pfl_fast.engine.results.protocol import Protocol, find_protocol
 from pfl_fast.errors import ConfigError, raise_config_errors
-from pfl_fast.methods import METHODS, Method
+from pfl_fast.methods import Method
 from pfl_fast.options import convert, plain, unknown
 
 SETTINGS = {f.name for f in fields(Settings)}
@@ -72,8 +72,9 @@ class Request:
         found = []
         for name, point in ((method, point) for method in self.methods for point in _points(self, method)):
             chosen = [f"{key.rpartition('.')[2]}={value}" for key, value in point.items()]
-            folder = "-".join([name, *(text.replace("/", "_") for text in chosen)])
-            found.append(Variant(" ".join([METHODS[name].title, *chosen]), name, point, folder))
+            method = assembly.find_method(name)
+            folder = "-".join([assembly.method_name(method), *(text.replace("/", "_") for text in chosen)])
+            found.append(Variant(" ".join([method.title, *chosen]), name, point, folder))
         return found
 
     def document(self) -> dict[str, Any]:
@@ -118,12 +119,14 @@ class PlannedRun:
         seed: seed of the run.
         folder: run folder.
         resolved: settings and options.
+        method: name of the method, or ``"file.py:Class"``.
     """
 
     label: str
     seed: int
     folder: Path
     resolved: assembly.Resolved
+    method: str
 
     @property
     def protocol(self) -> Protocol:
@@ -175,7 +178,7 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Compar
     for seed, row in itertools.product(request.seeds, request.variants()):
         shared = {**common, "model": model, "seed": seed, "partition": str(folders[seed])}
         resolved = _resolve(request, row.method, row.values, shared)
-        runs.append(PlannedRun(row.label, seed, out / "runs" / f"{row.folder}-seed{seed}", resolved))
+        runs.append(PlannedRun(row.label, seed, out / "runs" / f"{row.folder}-seed{seed}", resolved, row.method))
     made = {seed: make_partition(dataset, replace(settings, seed=drawn[seed])) for seed in request.seeds}
     hashes = {partition.hash for partition in made.values()}
     if len(hashes) < len(set(drawn.values())):
@@ -190,7 +193,7 @@ def make_plan(request: Request, out: Path, log: Callable[[str], None]) -> Compar
 
 def _errors(request: Request) -> list[str]:
     """Returns a line for each value that no method of the comparison can use."""
-    options = {name: {f.name for f in fields(METHODS[name].Options)} for name in request.methods}
+    options = {name: {f.name for f in fields(assembly.find_method(name).Options)} for name in request.methods}
     everything = SETTINGS.union(*options.values())
     errors = []
     for key in [*request.values, *request.grid]:
@@ -205,7 +208,7 @@ def _errors(request: Request) -> list[str]:
             errors.append(f"{key}: all runs of a comparison share it; start a comparison for each value")
     errors += [f"{key}: given as a grid and as a value" for key in request.grid if key in request.values]
     if request.preset and not any(_preset(request, name) for name in request.methods):
-        problem = assembly.no_preset(METHODS[request.methods[0]], request.preset, _dataset(request))
+        problem = assembly.no_preset(assembly.find_method(request.methods[0]), request.preset, _dataset(request))
         errors.append(
             problem if request.preset == "paper" else f"preset: none of {', '.join(options)} has {request.preset!r}"
         )
@@ -217,7 +220,7 @@ def _errors(request: Request) -> list[str]:
 
 def _points(request: Request, method: str) -> list[dict[str, str]]:
     """Returns the grid points of a method: all combinations of the values that it can use."""
-    usable = SETTINGS | {f.name for f in fields(METHODS[method].Options)}
+    usable = SETTINGS | {f.name for f in fields(assembly.find_method(method).Options)}
     names = [n for n in request.grid if n in usable or n.startswith(f"{method}.")]
     return [dict(zip(names, values, strict=True)) for values in itertools.product(*(request.grid[n] for n in names))]
 
@@ -233,13 +236,14 @@ def _common_settings(request: Request, model: str) -> tuple[dict[str, Any], list
     wishes: dict[str, dict[str, list[str]]] = {}
     values: dict[str, Any] = {}
     for method in request.methods:
-        own = {**METHODS[method].defaults(model, dataset), **(_preset(request, method) or {})}
+        own = {**assembly.find_method(method).defaults(model, dataset), **(_preset(request, method) or {})}
         taken = {*request.values, *request.grid}
         for name in (n for n in {**generic, **own} if n in SETTINGS):
             value = own.get(name, getattr(Settings, name))
             free = name not in taken and f"{method}.{name}" not in taken
             if free and (_in_own_paper(method, dataset) or value != generic.get(name, getattr(Settings, name))):
-                wishes.setdefault(name, {}).setdefault(str(plain(value)), []).append(METHODS[method].title)
+                title = assembly.find_method(method).title
+                wishes.setdefault(name, {}).setdefault(str(plain(value)), []).append(title)
                 values[name] = value
     told = {n: "; ".join(f"{v} ({', '.join(who)})" for v, who in found.items()) for n, found in wishes.items()}
     raise_config_errors(
@@ -259,7 +263,7 @@ def _dataset(request: Request) -> str:
 
 def _in_own_paper(method: str, dataset: str) -> bool:
     """Returns whether the method's own paper has settings for the data set."""
-    paper = METHODS[method].own_paper
+    paper = assembly.find_method(method).own_paper
     return paper is not None and dataset in paper.datasets
 
 
@@ -269,15 +273,16 @@ def _preset(request: Request, method: str) -> Mapping[str, Any] | None:
     Baselines take the paper's experiment from the methods whose own paper has the data set, if there are any.
     """
     dataset = _dataset(request)
-    baseline = METHODS[method].own_paper is None and (request.preset or "") not in METHODS[method].presets
+    found = assembly.find_method(method)
+    baseline = found.own_paper is None and (request.preset or "") not in found.presets
     if request.preset == "paper" and baseline and any(_in_own_paper(name, dataset) for name in request.methods):
         return None
-    return METHODS[method].preset(request.preset or "", dataset)
+    return assembly.find_method(method).preset(request.preset or "", dataset)
 
 
 def _resolve(request: Request, method: str, point: Mapping[str, Any], common: Mapping[str, Any]) -> assembly.Resolved:
     """Returns settings and options of one run; common settings give way to grid and values."""
-    usable = SETTINGS | {f.name for f in fields(METHODS[method].Options)}
+    usable = SETTINGS | {f.name for f in fields(assembly.find_method(method).Options)}
     given = {**request.values, **point}
     scoped = {n.partition(".")[2]: v for n, v in given.items() if n.startswith(f"{method}.")}
     chosen = {name: value for name, value in given.items() if name in usable}
@@ -285,7 +290,7 @@ def _resolve(request: Request, method: str, point: Mapping[str, Any], common: Ma
     data = {name: common[name] for name in ("seed", "partition") if name in common}
     model = {} if {"model"} & {*point, *scoped} else {"model": common["model"]} if "model" in common else {}
     values = {**common, **chosen, **model, **scoped, **data}
-    return assembly.resolve(METHODS[method], values, str(values.get("model", "cnn")), preset)
+    return assembly.resolve(assembly.find_method(method), values, str(values.get("model", "cnn")), preset)
 
 
 def _base_settings(request: Request, common: Mapping[str, Any]) -> Settings:

@@ -82,13 +82,14 @@ def train_all(
 
 
 def _train(plan: ComparisonPlan, run: PlannedRun, listener: Listener) -> None:
-    settings, method = run.resolved.settings, run.resolved.method
+    settings = run.resolved.settings
     if (run.folder / "config.toml").exists():
         changes = {name: getattr(settings, name) for name in NOT_IN_RESULTS - {"rounds"}}
-        trust.remember(run.folder, asdict(settings))  # code that the user names for this comparison
+        # Code that the user names for this comparison.
+        trust.remember(run.folder, {**asdict(settings), "method": run.method})
         experiment = Experiment.resume(run.folder, log=_discard, trusted=False, **changes)
     else:
-        experiment = Experiment(method, dataset=plan.dataset, resolved=run.resolved, out=run.folder, log=_discard)
+        experiment = Experiment(run.method, dataset=plan.dataset, resolved=run.resolved, out=run.folder, log=_discard)
     experiment.listeners.append(listener)
     try:
         with stop_on_signals(experiment.round.executor.stop):

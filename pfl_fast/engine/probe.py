@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from traceback import walk_tb
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfl_fast.data.federated import FederatedData
 from pfl_fast.engine.local.optimizer import StepSettings
@@ -20,8 +22,14 @@ from pfl_fast.engine.settings import RoundSettings
 from pfl_fast.engine.state.client_state import ClientState
 from pfl_fast.engine.state.part_table import PartTable
 from pfl_fast.errors import ConfigError, did_you_mean
-from pfl_fast.methods.base import Method, Phase, Tensors
+from pfl_fast.methods.base import Batch, Client, Loss, Method, Phase, Tensors
 
+FORBIDDEN = {
+    ".item()": "reads the value of a tensor, by .item() or float(): use the tensor; scalars that are returned with the "
+    "loss are recorded",
+    "data-dependent control flow": "branches on the value of a tensor: use torch.where, or multiply by a mask",
+    "random operation": "draws noise from torch's generator: take it from batch.seed, by ops.philox_uniform",
+}
 CLIENTS, SAMPLES = 2, 2  # of the stack that is tried
 TORCH, ENGINE = Path(torch.__file__).parent, Path(__file__).parent
 
@@ -80,20 +88,55 @@ def why_not_stacked(
             try:
                 for number in clients:
                     try_training(SingleRunner(part_table, method, data, device), [number], views, step)
+            except ConfigError:
+                raise
             except Exception:
                 return None
-            return str(error) if client is None else explain(error, method, client)
+            if client is None:
+                return str(error)
+            refuse_forbidden(error, method, client)
+            return explain(error, method, client)
     return None
+
+
+def refuse_forbidden(error: Exception, method: Method, client: nn.Module) -> None:
+    """Raises if the method itself reads values or draws noise, which its losses must not do under any executor.
+
+    Modules of a model may: their clients train one by one.
+    """
+    found = next((remedy for words, remedy in FORBIDDEN.items() if words in str(error)), None)
+    reason = explain(error, method, client)
+    if found is not None and reason.startswith(f"method {method.title}"):
+        line = reason.rpartition(" (")[2].rstrip(")")
+        raise ConfigError(f"method {method.title} {found} ({line})")
 
 
 def try_training(runner: Runner, clients: list[int], views: Mapping[int, Tensors], settings: StepSettings) -> None:
     """Trains one epoch of every phase and predicts; errors of the method or the model are raised."""
-    phases = [replace(phase, epochs=min(phase.epochs, 1)) for phase in runner.method.every_phase()]
+    every = runner.method.every_phase()
+    phases = [replace(p, epochs=min(p.epochs, 1), loss=checked(p.loss, runner.method.title)) for p in every]
     tensors, write_buffers = runner.load([views[client] for client in clients], phases, settings)
     Trainer(runner, stop=lambda: False).train(clients, tensors, phases, settings, write_buffers)
     runner.logits(runner.method.predict, clients, tensors, "train", lambda _client, _batch: 0)
     if type(runner.method).upload is not Method.upload:
         runner.call(runner.method.upload, tensors)
+
+
+def checked(loss: Loss, title: str) -> Loss:
+    """Returns a loss that raises unless ``loss`` returns a scalar tensor and a dictionary of scalars."""
+
+    @wraps(loss)
+    def with_check(client: Client, batch: Batch) -> tuple[Tensor, Tensors]:
+        result: Any = loss(client, batch)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            name = getattr(loss, "__name__", "loss")
+            raise ConfigError(
+                f"method {title}: {name} returned {type(result).__name__}; return the pair (loss, recorded), such as "
+                "(loss, {})"
+            )
+        return result
+
+    return with_check
 
 
 def explain(error: Exception, method: Method, client: nn.Module) -> str:

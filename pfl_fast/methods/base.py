@@ -184,6 +184,16 @@ class Method:
     batch_norm: ClassVar[str] = "shared"
     prediction_parts: ClassVar[tuple[str, ...]] = ("extractor", "head")
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Fills in title and summary of a method without them: the name of the class, and its docstring."""
+        super().__init_subclass__(**more)
+        if "title" not in vars(cls):
+            cls.title = cls.__name__
+        summary = (cls.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+        for name, value in {"summary": summary, "paper": ""}.items():
+            if not hasattr(cls, name):
+                setattr(cls, name, value)
+
     def __init__(self, options: Any, context: RunContext) -> None:
         self.options = options
         self.context = context

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -91,19 +92,20 @@ def find_object(path: str, what: str) -> Any:
     """Imports a user's object by name, from the current folder too.
 
     Args:
-        path: ``"package.module:attribute"``.
+        path: ``"package.module:attribute"`` or ``"path/to/file.py:attribute"``.
         what: name of the object's role, the first word of error messages.
     """
-    module_name, _, attribute = path.partition(":")
+    module_name, _, attribute = path.rpartition(":")
     if not module_name or not attribute:
-        raise ConfigError(f"{what} {path!r}: write it as 'package.module:attribute'")
+        raise ConfigError(f"{what} {path!r}: write it as 'package.module:attribute' or 'file.py:attribute'")
     try:
         with _current_folder():
-            found: Any = importlib.import_module(module_name)
+            of_file = module_name.endswith(".py")
+            found: Any = _module_of_file(Path(module_name)) if of_file else importlib.import_module(module_name)
     except Exception as error:  # users' code may raise anything
         raise ConfigError(
-            f"{what} {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); it must be in the"
-            f" current folder, installed or on PYTHONPATH"
+            f"{what} {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); "
+            + ("correct the file" if of_file else "it must be in the current folder, installed or on PYTHONPATH")
         ) from error
     for name in attribute.split("."):
         if not hasattr(found, name):
@@ -111,6 +113,37 @@ def find_object(path: str, what: str) -> Any:
             raise ConfigError(f"{what} {path!r}: there is no {name!r} in {module_name!r}{hint}")
         found = getattr(found, name)
     return found
+
+
+def absolute_code(path: str) -> str:
+    """Returns ``"file.py:attribute"`` with the absolute path of the file, and any other name as it is.
+
+    >>> absolute_code("nets:Small"), absolute_code("/home/me/nets.py:Small")
+    ('nets:Small', '/home/me/nets.py:Small')
+    """
+    file, colon, attribute = path.rpartition(":")
+    return f"{Path(file).expanduser().resolve()}:{attribute}" if colon and file.endswith(".py") else path
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    """Imports a file under its absolute path, which cannot be the name of another module."""
+    file = file.expanduser().resolve()
+    name = str(file)
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(str(file.parent))
+    return module
 
 
 def _make(label: str, found: Any, input_shape: tuple[int, ...], classes: int) -> nn.Module:

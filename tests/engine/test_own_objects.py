@@ -62,7 +62,7 @@ def test_every_kind_of_data_set_trains_on_its_samples(kind):
 @pytest.mark.parametrize(
     ("argument", "value", "message"),
     [
-        ("dataset", 3, "dataset: must be the name of a data set(.|\n)*TensorDataset; got int"),
+        ("dataset", 3, "dataset: must be the name or path of a data set(.|\n)*TensorDataset; got int"),
         ("dataset", X, "got ndarray"),
         ("dataset", {"x": X, "y": Y}, "got dict"),
         ("dataset", [1, 2, 3], "sample 0 must be a pair"),

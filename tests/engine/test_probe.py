@@ -51,8 +51,43 @@ CASES = {
     "LSTM": (FedAvg, lambda: backbone(Recurrent(), 4), r"module extractor\.1\.lstm \(LSTM\)"),
     "branch": (FedAvg, lambda: backbone(Branching(6, 5)), r"module extractor\.1 \(Branching\).*test_probe.py, line \d"),
     "item": (FedAvg, lambda: backbone(Reading(6, 5)), r"module extractor\.1 \(Reading\).*\.item\(\).*test_probe.py"),
-    "loss": (ReadingLoss, small.plain, r"method Reading loss cannot run.*\(test_probe.py, line \d"),
 }
+
+
+class BranchingLoss(FedAvg):
+    def loss(self, client, batch):
+        loss, recorded = super().loss(client, batch)
+        return (loss if loss > 0 else -loss), recorded
+
+
+class NoisyLoss(FedAvg):
+    def loss(self, client, batch):
+        loss, recorded = super().loss(client, batch)
+        return loss + torch.rand(()), recorded
+
+
+class TensorLoss(FedAvg):
+    def loss(self, client, batch):
+        return super().loss(client, batch)[0]
+
+
+MISTAKES = {
+    "item": (
+        ReadingLoss,
+        r"method Reading loss reads the value of a tensor, by .item\(\).*\(test_probe.py, line \d+\)",
+    ),
+    "branch": (BranchingLoss, r"method BranchingLoss branches on the value of a tensor.*\(test_probe.py, line \d+\)"),
+    "noise": (NoisyLoss, r"method NoisyLoss draws noise from torch.*batch.seed.*\(test_probe.py, line \d+\)"),
+    "tensor": (TensorLoss, r"method TensorLoss: loss returned Tensor; return the pair \(loss, recorded\)"),
+}
+
+
+@pytest.mark.parametrize("executor", ["batched", "sequential", "threads"])
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_in_a_loss_are_refused_by_every_executor(case, executor):
+    method, message = MISTAKES[case]
+    with pytest.raises(ConfigError, match=message):
+        small.experiment(method, executor=executor).run()
 
 
 @pytest.mark.parametrize("case", CASES)
