@@ -1,12 +1,14 @@
 """A GPU whose memory is too small for the stack: a smaller one is chosen, or found by trying."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from pfl_fast.engine.client_work import ClientWork
 from pfl_fast.engine.device_memory import DeviceEstimate, estimate_device
 from pfl_fast.engine.local.trainer import Trainer
-from pfl_fast.engine.out_of_memory import OutOfMemory
+from pfl_fast.engine.out_of_memory import InHalves, OutOfMemory
 from pfl_fast.methods import METHODS
 from tests.device import fake_cuda
 from tests.engine import small_experiments as small
@@ -128,3 +130,24 @@ def test_every_method_is_estimated(method):
     running.close()
     assert needed.step[1] > 0
     assert needed.total(10) > needed.total(5) > 0
+
+
+def test_cuda_graphs_are_freed_before_the_stack_is_halved():
+    attempts, messages, graphs = [], [], [True]
+    steps = SimpleNamespace(free=lambda: bool(graphs and graphs.pop()))
+    worker = SimpleNamespace(
+        device="cuda:0", runner=SimpleNamespace(free_scratch=lambda: None), trainer=SimpleNamespace(steps=steps)
+    )
+
+    def work(_, unit):
+        attempts.append(list(unit))
+        if len(attempts) < 3:
+            raise torch.OutOfMemoryError("no memory")
+        return [f"row {client}" for client in unit]
+
+    executor = SimpleNamespace(stack=0)
+    rows = InHalves(work, executor, {}, messages.append)(worker, [4, 5, 6, 7])
+    assert rows == ["row 4", "row 5", "row 6", "row 7"]
+    assert attempts == [[4, 5, 6, 7], [4, 5, 6, 7], [4, 5], [6, 7]]
+    assert executor.stack == 2
+    assert len(messages) == 1
