@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from pfl_fast import atomic
 from pfl_fast.engine.results.disk_errors import RunFolderError, disk_errors
 from pfl_fast.engine.results.listeners import Listener, RunView
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.state.part_table import PartTable
+from pfl_fast.engine.state.tensor_file import save_file
 from pfl_fast.methods.base import Method, Tensors
 
 

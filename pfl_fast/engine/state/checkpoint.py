@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from pfl_fast import atomic
 from pfl_fast.engine.client_results import Bests, LocalReport, Score
 from pfl_fast.engine.state.run_state import PartialRound, RunState
+from pfl_fast.engine.state.tensor_file import save_file
 from pfl_fast.errors import PflFastError
 from pfl_fast.methods.base import Tensors
 
