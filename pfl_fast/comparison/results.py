@@ -14,7 +14,7 @@ from pfl_fast.config import NOT_IN_RESULTS, Settings
 from pfl_fast.engine.results.protocol import Measurement, Protocol, find_protocol, measure, read_tests
 from pfl_fast.engine.results.run_folder import check_results, read_summary
 from pfl_fast.engine.state import checkpoint
-from pfl_fast.errors import ConfigError
+from pfl_fast.errors import ConfigError, PflFastError
 from pfl_fast.methods import METHODS
 from pfl_fast.options import plain
 
@@ -100,6 +100,15 @@ class Comparison:
 def is_finished(folder: Path) -> bool:
     """Returns whether all rounds of a run are done."""
     return bool(read_summary(folder).get("finished"))
+
+
+def is_complete(folder: Path) -> bool:
+    """Returns whether all rounds of a run are done, and its result files have them."""
+    try:
+        check_results(folder)
+    except PflFastError:
+        return False
+    return is_finished(folder)
 
 
 def read_run(folder: Path, protocol: Protocol, label: str = "") -> Run:

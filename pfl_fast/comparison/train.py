@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pfl_fast import trust
 from pfl_fast.comparison.plan import ComparisonPlan, PlannedRun
-from pfl_fast.comparison.results import is_finished
+from pfl_fast.comparison.results import is_complete
 from pfl_fast.config import NOT_IN_RESULTS
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.run_lock import RunLock
@@ -52,7 +52,7 @@ def locked(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
 def train_all(
     plan: ComparisonPlan, started: Callable[[PlannedRun], Listener], ended: Callable[[PlannedRun, str | None], None]
 ) -> dict[tuple[str, int], str]:
-    """Trains all runs that are not finished; returns the error messages of failed runs by label and seed.
+    """Trains all runs that are not complete; returns the error messages of failed runs by label and seed.
 
     A signal ends the current step, saves the run and raises :class:`Interrupted`.
 
@@ -66,7 +66,7 @@ def train_all(
         message = None
         with suppress(OSError):
             (run.folder / ERROR).unlink(missing_ok=True)
-        if not is_finished(run.folder):
+        if not is_complete(run.folder):  # to resume a finished run repairs its files
             try:
                 _train(plan, run, started(run))
             except Interrupted:

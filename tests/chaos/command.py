@@ -17,7 +17,7 @@ from typing import Any
 
 from pfl_fast.cli import main
 
-PATIENCE = 60.0  # seconds, a hundred times the duration of a run
+PATIENCE = 300.0  # seconds; a run takes less than one
 OUTPUT_BYTES = 1 << 20  # of a command, read when it has ended
 PACKAGE = f"{os.sep}pfl_fast{os.sep}"
 
