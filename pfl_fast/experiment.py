@@ -33,7 +33,7 @@ from pfl_fast.engine.results.disk_errors import RunFolderError
 from pfl_fast.engine.results.listeners import Listener
 from pfl_fast.engine.results.metrics import find_metrics
 from pfl_fast.engine.results.protocol import find_protocol
-from pfl_fast.engine.results.records import RoundRecord, keep_bests, summarise_run
+from pfl_fast.engine.results.records import TEST_ACCURACIES, RoundRecord, keep_bests, summarise_run
 from pfl_fast.engine.results.run_folder import RunFolder
 from pfl_fast.engine.results.snapshots import Snapshots
 from pfl_fast.engine.round import Round
@@ -46,8 +46,10 @@ from pfl_fast.errors import ConfigError, PflFastError, did_you_mean
 from pfl_fast.methods import METHODS, Method
 from pfl_fast.methods.base import Tensors
 from pfl_fast.models import absolute_code, batch_norm_tensors
+from pfl_fast.notebook import Records, html_facts
 from pfl_fast.options import plain
 from pfl_fast.own_objects import described
+from pfl_fast.progress import chosen_progress
 from pfl_fast.randomness import key, torch_seed
 from pfl_fast.scratch import remove_unfinished, scratch_folder
 
@@ -71,6 +73,8 @@ class Experiment:
         preset: preset of the method, such as ``"paper"``.
         out: run folder, see :mod:`pfl_fast.engine.results.run_folder`; None: nothing is written.
         log: called with every message to the user.
+        overwrite: replace the run in ``out``, if there is one; other folders and runs that are being trained are
+            refused.
         resolved: settings and options that :func:`pfl_fast.assembly.resolve` returned, instead of preset and values.
         values: settings (``rounds=10``) and options of the method (``lam=1``).
 
@@ -94,6 +98,7 @@ class Experiment:
         out: str | Path | None = None,
         log: Callable[[str], None] = print,
         resolved: assembly.Resolved | None = None,
+        overwrite: bool = False,
         **values: Any,
     ) -> None:
         self.ranks = current_ranks()
@@ -147,7 +152,7 @@ class Experiment:
         self.log = log
         self.listeners: list[Listener] = []
         self.folder = None if out is None else Path(out)
-        self.records: list[dict[str, Any]] = []
+        self.records = Records()
         self.bests: Bests = {}
         self._stack = ExitStack()
         self._unlock: Callable[[], None] = lambda: None  # the run folder
@@ -156,7 +161,7 @@ class Experiment:
         self._data_hash: str | None = None  # of data that is not loaded
         self._memory: Estimate | None = None
         if out is not None:
-            self.ranks.together(partial(self._create, RunFolder(Path(out), s.checkpoint_seconds, log)))
+            self.ranks.together(partial(self._create, RunFolder(Path(out), s.checkpoint_seconds, log), overwrite))
 
     @classmethod
     def resume(
@@ -262,9 +267,9 @@ class Experiment:
             objects["partition"] = run.own_partition()
         return objects
 
-    def _create(self, folder: RunFolder) -> None:
+    def _create(self, folder: RunFolder, overwrite: bool) -> None:
         if self.ranks.rank == 0:
-            folder.create(self.config_text(), self.data)
+            folder.create(self.config_text(), self.data, overwrite)
             trust.remember(folder.folder, {**asdict(self.settings), "method": self._named_method})
             self._watch(folder)
 
@@ -336,8 +341,9 @@ class Experiment:
     def rounds(self) -> Iterator[dict[str, Any]]:
         """Trains round by round; yields each round's record.
 
-        Ctrl-C, SIGTERM and SIGHUP raise :class:`Interrupted` between two steps; results and state are kept. All ranks
-        call this function. Afterwards rank 0 has the state of all clients, the others that of their own.
+        Ctrl-C, SIGTERM and SIGHUP raise :class:`Interrupted` between two steps; results and state are kept, and
+        another call of :meth:`rounds` or :meth:`run` continues to the same results. All ranks call this function.
+        Afterwards rank 0 has the state of all clients, the others that of their own.
         """
         if not self._trains:
             raise ConfigError("Experiment.load opens a run to use its models; Experiment.resume continues it")
@@ -368,8 +374,12 @@ class Experiment:
         if self.ranks.size > 1 and (self.ranks.broken or error is not self.ranks.exchanged):
             return  # the other ranks do not know it: no checkpoint of all clients can be written
         if isinstance(error, Interrupted):
-            error.signal = error.signal or self.round.executor.stop.signal
+            stop, done = self.round.executor.stop, self.round.state.rounds_done
+            error.signal = error.signal or stop.signal
+            error.args = (f"{done} of {self.last_round} rounds are done; run() or rounds() continues",)
             self._tell("interrupted")
+            stop.clear()
+            stop.signal = None
             return
         with suppress(PflFastError):  # the first error is the cause of the second
             self._tell("interrupted")
@@ -391,11 +401,42 @@ class Experiment:
         self.ranks.ask()
         return self.round.complete_state()
 
-    def run(self) -> dict[str, Any]:
-        """Trains all rounds and returns the summary."""
-        for _ in self.rounds():
-            pass
+    def run(self, progress: bool | None = None) -> dict[str, Any]:
+        """Trains all rounds and returns the summary. After an interruption, call it again to continue.
+
+        Args:
+            progress: show rounds, accuracy and remaining time; None: in notebooks only.
+        """
+        shown = chosen_progress(progress)
+        self.listeners += [shown] if shown else []
+        try:
+            for _ in self.rounds():
+                pass
+        finally:
+            if shown:
+                shown.close()
+                self.listeners.remove(shown)
         return self.summary()
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        return f"Experiment({', '.join(f'{name}: {value}' for name, value in facts.items() if value is not None)})"
+
+    def _repr_html_(self) -> str:
+        return html_facts(f"Experiment: {self.method_class.title}", self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """Returns the facts of displays; does not need the state, which takes memory."""
+        done = self.records[-1]["round"] if self.records else 0
+        accuracies = (record.get(name) for record in reversed(self.records) for name in TEST_ACCURACIES)
+        return {
+            "method": self.method_name,
+            "data": f"{self.dataset.name} ({self.dataset.source}), {self.data.clients} clients",
+            "model": self.settings.model,
+            "rounds": f"{done} of {self.settings.rounds}",
+            "accuracy": next((f"{value:.4f}" for value in accuracies if value is not None), None),
+            "out": self.folder,
+        }
 
     def summary(self) -> dict[str, Any]:
         """Returns best, last and mean of the last five of each accuracy over the finished rounds."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_fast.cli.messages import stand_in_warning
-from pfl_fast.cli.progress import duration
 from pfl_fast.comparison.formats import percent
 from pfl_fast.comparison.results import Row, read_run
 from pfl_fast.engine.client_results import LocalReport
 from pfl_fast.engine.results.listeners import Listener, RunView
+from pfl_fast.progress import duration
 
 if TYPE_CHECKING:
     from rich.table import Table

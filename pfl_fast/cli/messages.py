@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_fast.cli.progress import ACCURACIES, duration
 from pfl_fast.cli.setting_options import OPTION_ORDER, SETTINGS
 from pfl_fast.data.dataset import STAND_IN, Dataset
 from pfl_fast.engine.results.protocol import POINTS, REDUCTIONS, SELECTIONS
 from pfl_fast.options import BOOLEANS
+from pfl_fast.progress import ACCURACIES, duration
 
 if TYPE_CHECKING:
     from pfl_fast.data.partition import Partition

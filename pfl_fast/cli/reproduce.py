@@ -146,8 +146,8 @@ class ReproducedTable:
 
     def estimate(self) -> None:
         """Prints the estimated time of each column."""
-        from pfl_fast.cli.progress import duration
         from pfl_fast.comparison.estimate import estimate
+        from pfl_fast.progress import duration
 
         if self.quiet:
             return

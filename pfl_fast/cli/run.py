@@ -14,9 +14,9 @@ from typing import NoReturn
 import click
 
 from pfl_fast.cli import messages
-from pfl_fast.cli.progress import Bar, Lines, Progress
 from pfl_fast.engine.stopping import Interrupted, stop_on_signals
 from pfl_fast.experiment import Experiment
+from pfl_fast.progress import Bar, Lines, Progress
 from pfl_fast.trackers import TRACKERS
 
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from pfl_fast.report.stored_run import StoredRun
 
 DEPTH = 4  # folders between the given one and a run
-# Files and folders of a run; others in the folder are named before it is removed.
-OWN = {"config.toml", "partition", "metrics.jsonl", "clients.csv", "summary.json", "about.json", "checkpoint"}
-OWN |= {"run.lock", "analysis", "snapshots", "error.txt", "data.json", "tensorboard", "wandb", "trackers.json"}
 
 
 class RunsGroup(CommandGroup):
@@ -86,10 +83,12 @@ def rm(folders: tuple[Path, ...], yes: bool) -> None:
       pfl-fast runs rm runs/fedcp-digits-1
       pfl-fast runs rm runs/fedcp-digits-1 runs/fedcp-digits-2 --yes
     """
+    from pfl_fast.engine.results.run_folder import CONTENTS
+
     folders = tuple(dict.fromkeys(folders))
     rows = [removable(folder) for folder in folders]
     for folder, row in zip(folders, rows, strict=True):
-        others = sorted(path.name for path in folder.iterdir() if path.name not in OWN)
+        others = sorted(path.name for path in folder.iterdir() if path.name not in (*CONTENTS, "run.lock"))
         also = f"; with other files: {', '.join(others)}" if others else ""
         click.echo(
             f"{folder}: {row['method']} on {row['dataset']}, {row['rounds']} rounds, {row['state']}, "

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from pfl_fast.cli.progress import MAX_LINES, Bar, Lines
 from pfl_fast.engine.results.records import RoundRecord
 from pfl_fast.engine.sampling import Cohort
+from pfl_fast.progress import MAX_LINES, Bar, Lines
 
 
 class Clock:

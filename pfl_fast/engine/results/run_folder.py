@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
@@ -40,6 +41,11 @@ from pfl_fast.engine.state import checkpoint
 from pfl_fast.errors import ConfigError, DataError
 
 RESULTS = ("metrics.jsonl", "clients.csv")
+# Files and folders that a run, its trackers and its analyses write.
+CONTENTS = (
+    *("config.toml", "partition", *RESULTS, "summary.json", "about.json", DATA, "checkpoint", "snapshots"),
+    *("analysis", "tensorboard", "wandb", "trackers.json", "error.txt"),
+)
 
 
 class RunFolder(Listener):
@@ -63,24 +69,29 @@ class RunFolder(Listener):
         self._columns: list[str] = []
         self._names: list[dict[str, str]] = []
 
-    def create(self, config: str, data: FederatedData) -> None:
+    def create(self, config: str, data: FederatedData, overwrite: bool = False) -> None:
         """Creates and locks the folder of a new run.
 
         Args:
             config: contents of ``config.toml``.
             data: data of the clients.
+            overwrite: remove the run in the folder first, if there is one.
         """
         self.config = config
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._cannot_be_created(error) from error
+        if overwrite:
+            self.lock.take_from_this_process()
         self.lock.acquire(self.log)
         try:
+            if overwrite:
+                self._remove_run()
             if (self.folder / "config.toml").exists() or checkpoint.checkpoints(self.checkpoints):
                 raise RunFolderError(
-                    f"{self.folder} already holds a run: `pfl-fast resume {self.folder}` continues it, "
-                    "another --out starts a new one"
+                    f"out: {self.folder} already holds a run: Experiment.resume (pfl-fast resume) continues it, "
+                    "another folder starts a new one, overwrite=True replaces it"
                 )
             data.partition.save(self.folder / "partition")
             atomic.write_text(self.folder / DATA, data_text(data))
@@ -91,6 +102,17 @@ class RunFolder(Listener):
         except BaseException:
             self.lock.release()
             raise
+
+    def _remove_run(self) -> None:
+        """Removes the files of a run, settings first: a folder without them holds no run."""
+        if not (self.folder / "config.toml").exists():
+            return
+        for name in CONTENTS:
+            path = self.folder / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def _cannot_be_created(self, error: OSError) -> RunFolderError:
         return RunFolderError(f"{self.folder}: cannot be written ({error}); choose another --out")
@@ -194,6 +216,7 @@ class RunFolder(Listener):
                 raise RunFolderError(
                     f"{self.folder}: another process has continued this run; Experiment.resume reads its state"
                 )
+        self.lock.trains = True
         self._columns, self._names = client_columns(run), client_names(run.data)
         new = self._saved_as is None
         if new:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pfl_fast.engine.results.disk_errors import RunFolderError
 
@@ -24,9 +24,16 @@ class RunLock:
     Args:
         folder: folder to lock.
         name: ``"run"`` or ``"comparison"``.
+
+    Attributes:
+        trains: True while the rounds of the run are trained.
     """
 
+    # Locks that this process holds, which nothing else can find after their experiments are gone.
+    _held: ClassVar[dict[Path, RunLock]] = {}
+
     def __init__(self, folder: Path, name: str = "run") -> None:
+        self.trains = False
         self.name, self.file = name, folder / f"{name}.lock"
         self._descriptor: int | None = None
 
@@ -60,6 +67,13 @@ class RunLock:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
+        self._held[self.file.resolve()] = self
+
+    def take_from_this_process(self) -> None:
+        """Releases the lock of another object of this process, unless it trains: that of an earlier run of a cell."""
+        other = self._held.get(self.file.resolve())
+        if other is not None and not other.trains:
+            other.release()
 
     def holder(self) -> str | None:
         """Returns the process that trains the run, None if there is none; does not touch the lock."""
@@ -80,7 +94,8 @@ class RunLock:
             with suppress(OSError):
                 self.file.unlink()
             os.close(self._descriptor)
-            self._descriptor = None
+            self._descriptor, self.trains = None, False
+            self._held.pop(self.file.resolve(), None)
 
     def _open(self) -> tuple[int, bool]:
         """Opens the lock file; returns its descriptor, and whether the operating system locked it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +153,29 @@ class Bar(Progress):
     def close(self) -> None:
         """Removes the bar from the terminal."""
         self.bar.stop()
+
+
+def chosen_progress(show: bool | None = None) -> Progress | None:
+    """Returns a display of progress for Python: a bar in terminals and notebooks, otherwise lines.
+
+    Args:
+        show: True or False; None: in notebooks only.
+    """
+    notebook = in_notebook()
+    if not (notebook if show is None else show):
+        return None
+    terminal = sys.stdout.isatty() and not notebook
+    # Without ipywidgets, rich warns and shows nothing in a notebook.
+    return Bar() if terminal or (notebook and find_spec("ipywidgets")) else Lines(echo=print)
+
+
+def in_notebook() -> bool:
+    """Returns whether this is a Jupyter notebook."""
+    if "IPython" not in sys.modules:
+        return False
+    from rich.console import Console
+
+    return Console().is_jupyter
 
 
 def skipped_line(record: RoundRecord) -> str:
