@@ -98,7 +98,7 @@ def heatmap(
 
 
 def _long(labels: Sequence[str]) -> bool:
-    return sum(map(len, labels)) > 50
+    return sum(map(len, labels)) > 40
 
 
 def _ticks(count: int) -> list[int]:

@@ -16,7 +16,7 @@ from pfl_fast.methods.base import Client
 from pfl_fast.methods.fedcp import FedCP
 from pfl_fast.methods.fedios import FediOS
 
-SHOWN = 6  # samples
+SHOWN = 5  # samples
 Logits = Callable[[Tensor], Tensor]
 
 
@@ -83,10 +83,10 @@ def features_of_fedios(method: FediOS, client: Client) -> dict[str, tuple[Logits
 
     generic, own = last_convolution(parts.extractor), last_convolution(parts.personal_extractor)
     return {
-        "generic features": (one(0), generic),
-        "personal features": (one(1), own),
-        "fused, generic extractor": (one(2), generic),
-        "fused, personal extractor": (one(2), own),
+        "generic": (one(0), generic),
+        "personal": (one(1), own),
+        "fused, W_g": (one(2), generic),
+        "fused, W_p": (one(2), own),
     }
 
 
