@@ -100,7 +100,7 @@ def run(chosen: argparse.Namespace, file: Path) -> None:
         case = case_of(name, chosen)
         mine["peaks"] = here.peaks(mine["peaks"])
         old = mine["cases"].get(name, {})
-        memory = {key: old[key] for key in ("peak_mib",) if key in old}  # kept, if not measured again
+        memory = {"peak_mib": old["peak_mib"]} if "peak_mib" in old and old.get("most") == case.most else {}
         if not chosen.brief:
             memory["peak_mib"] = peak_memory(case, chosen.quick, chosen.data_dir)
         mine["cases"][name] = {**compare(case, repetitions, chosen.data_dir), **memory}
