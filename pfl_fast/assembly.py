@@ -84,7 +84,7 @@ def no_preset(method_class: type[Method], preset: str, dataset: str) -> str:
     if preset == "paper":
         return (
             f"preset: 'paper' has the settings of a paper's experiments, but no paper uses dataset {dataset!r}; take "
-            f"{', '.join(sorted(FIRST))}, or leave --preset out"
+            f"{', '.join(sorted(FIRST))}, or leave preset out"
         )
     return (
         f"preset: {method_class.title} has {', '.join(dict.fromkeys(['paper', *method_class.presets]))}, got {preset!r}"

@@ -27,6 +27,7 @@ from pfl_fast.cli.report import report
 from pfl_fast.cli.reproduce import reproduce
 from pfl_fast.cli.resume import resume
 from pfl_fast.cli.runs import runs
+from pfl_fast.cli.setting_options import as_flags
 from pfl_fast.cli.train import train
 from pfl_fast.errors import PflFastError, machine_problem
 
@@ -64,7 +65,7 @@ class MainGroup(CommandGroup):
         try:
             return super().invoke(ctx)
         except PflFastError as error:
-            click.secho(f"Error: {error}", err=True)
+            click.secho(f"Error: {as_flags(str(error))}", err=True)
             ctx.exit(error.exit_code)
         except Exception as error:
             if (message := machine_problem(error)) is None:

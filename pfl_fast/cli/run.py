@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 from pfl_fast.cli import messages
+from pfl_fast.cli.setting_options import as_flags
 from pfl_fast.engine.stopping import Interrupted, stop_on_signals
 from pfl_fast.experiment import Experiment
 from pfl_fast.progress import Bar, Lines, Progress
@@ -38,7 +39,7 @@ def run_experiment(
     """
     begin = monotonic()
     try:
-        experiment = create((lambda _message: None) if quiet else click.echo)
+        experiment = create((lambda _message: None) if quiet else lambda message: click.echo(as_flags(message)))
     except KeyboardInterrupt:
         click.echo("Interrupted before the first round.", err=True)
         sys.exit(128 + signal.SIGINT)

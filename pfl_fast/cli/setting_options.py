@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -144,3 +145,20 @@ def check_trackers(names: Sequence[str]) -> None:
         from pfl_fast.trackers import check_installed
 
         check_installed(names)
+
+
+def as_flags(message: str) -> str:
+    """Returns a message with settings written as in Python written as on the command line.
+
+    >>> as_flags('try on_nan="skip", eval_global=True or stack=2; lam=1')
+    'try --on-nan skip, --eval-global or --stack 2; lam=1'
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found[1].replace("_", "-"), found[2].strip('"')
+        if found[1] not in SETTINGS:
+            return found[0]
+        switches = {"True": f"--{name}", "False": f"--no-{name}"}
+        return switches.get(value, f"--{name} {value}")
+
+    return re.sub(r"(?<![\w.\"'=])([a-z_]+)=(\"\w+\"|True|False|N\b|\d+(?:\.\d+)?)", flag, message)

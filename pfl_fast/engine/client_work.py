@@ -30,8 +30,8 @@ class NotFinite(PflFastError):  # noqa: N818
 
     def __init__(self, round: int, report: LocalReport) -> None:
         super().__init__(
-            f"round {round}, client {report.client}: {report.problem}. A smaller --lr usually helps; --on-nan skip "
-            "leaves such a client out of the round, --on-nan report goes on regardless"
+            f"round {round}, client {report.client}: {report.problem}. A smaller lr usually helps; "
+            'on_nan="skip" leaves such a client out of the round, on_nan="report" goes on regardless'
         )
 
 

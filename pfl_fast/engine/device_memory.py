@@ -156,7 +156,7 @@ def choose_stack(
         executor.stack = clients
         log(
             f"Stacks of {clients} clients: {wanted} would need about {size(needed.total(wanted))} on each GPU, and "
-            f"{size(free)} are free; --stack N sets another number"
+            f"{size(free)} are free; stack=N sets another number"
         )
 
 

@@ -175,7 +175,7 @@ def choose_executor(name: str, devices: Sequence[torch.device], stack_problem: s
         stack_problem: why clients cannot be trained in one stack, or None.
     """
     if name == BatchedExecutor.name and stack_problem:
-        raise ConfigError(f"executor: {stack_problem}; --executor threads trains client by client")
+        raise ConfigError(f'executor: {stack_problem}; executor="threads" trains client by client')
     if name != "auto":
         return name
     return ThreadsExecutor.name if devices[0].type == "cpu" or stack_problem else BatchedExecutor.name

@@ -263,6 +263,6 @@ def _refuse(count: int, shown: str) -> None:
     free = available()
     if free is not None and count > free:
         raise TooLarge(
-            f"this run needs {shown}, but only {size(free)} are free. --state disk keeps clients' state in files; "
-            "fewer --workers, a smaller --stack, --join-ratio or --batch-size, or a smaller model need less"
+            f'this run needs {shown}, but only {size(free)} are free. state="disk" keeps clients\' state in files; '
+            "fewer workers, a smaller stack, join_ratio or batch_size, or a smaller model need less"
         )

@@ -66,7 +66,7 @@ class InHalves(Generic[Row]):
             self.executor.stack = half
             self.log(
                 f"{worker.device} has too little memory for a stack of {failed} clients; continuing with stacks of "
-                f"{half}. --stack {half} starts with them"
+                f"{half}. stack={half} starts with them"
             )
 
 
@@ -74,10 +74,10 @@ def message(device: object, error: Exception, unit: list[int] | None = None) -> 
     """Returns the message about memory that is exhausted, in the work for ``unit`` or elsewhere."""
     where = f"for client {unit[0]} alone" if unit else "besides the clients' training"
     tried = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
-    remedy = "" if unit else "a smaller --stack N leaves more; "
+    remedy = "" if unit else "a smaller stack leaves more; "
     return (
-        f"{device} has too little memory {where}{f' ({tried[0]})' if tried else ''}; {remedy}a smaller --batch-size, "
-        "--image-size or model needs less, and --device cpu uses main memory"
+        f"{device} has too little memory {where}{f' ({tried[0]})' if tried else ''}; {remedy}a smaller batch_size, "
+        'image_size or model needs less, and device="cpu" uses main memory'
     )
 
 

@@ -53,7 +53,7 @@ class FedPHP(FedAvg):
     def final_phases(self) -> list[Phase]:
         """Returns the fine-tune of w, which needs ``inference=local``: p is an average that is not trained."""
         if self.context.finetune_epochs and self.options.inference != "local":
-            raise ConfigError("finetune_epochs: FedPHP needs --set inference=local; p is not trained")
+            raise ConfigError("finetune_epochs: FedPHP needs the option inference=local; p is not trained")
         return super().final_phases()
 
     def parts(self, backbone: Backbone) -> dict[str, Part]:

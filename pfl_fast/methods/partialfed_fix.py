@@ -82,5 +82,5 @@ def refuse_personal_batch_norm(method: str, context: RunContext) -> None:
     if context.batch_norm != "shared" and context.backbone is not None and batch_norm_tensors(context.backbone):
         raise ConfigError(
             f"batch_norm: {method} averages all tensors, got {context.batch_norm}, which would leave an untrained "
-            "BatchNorm on the server; --set strategy=wo_bn of partialfed-fix keeps the clients' BatchNorm"
+            "BatchNorm on the server; the option strategy=wo_bn of partialfed-fix keeps the clients' BatchNorm"
         )

@@ -105,7 +105,7 @@ def test_exhausted_memory_halves_the_stack():
     assert not whole["messages"]
     peak = whole["figures"]["peak bytes"]
     halved = budget.run(memory=int(0.75 * peak), stack=8, **request)
-    assert [text for text in halved["messages"] if "continuing with stacks of 4. --stack 4" in text]
+    assert [text for text in halved["messages"] if "continuing with stacks of 4. stack=4" in text]
     assert halved["figures"]["peak bytes"] < 0.75 * peak
     chosen = budget.run(memory=peak, **request)
     assert [text for text in chosen["messages"] if text.startswith("Stacks of ")]

@@ -56,7 +56,7 @@ def test_exhausted_memory_halves_the_stack_and_changes_no_result(method, gpus, m
     assert found[3] == 2
     (text,) = [text for text in found[2] if "too little memory" in text]
     assert text.startswith(
-        "cuda:0 has too little memory for a stack of 5 clients; continuing with stacks of 2. --stack 2"
+        "cuda:0 has too little memory for a stack of 5 clients; continuing with stacks of 2. stack=2"
     )
 
 
@@ -84,7 +84,7 @@ def test_clients_that_have_trained_do_not_train_again(gpus, monkeypatch):
 def test_a_single_client_that_does_not_fit_is_an_error_with_remedies(executor, gpus, monkeypatch):
     exhausted_above(0, monkeypatch)
     reason = r"cuda:0 has too little memory for client \d alone \(Tried to allocate 20.00 MiB\)"
-    with fake_cuda.recorded(), pytest.raises(OutOfMemory, match=f"{reason}.*--batch-size.*--device cpu"):
+    with fake_cuda.recorded(), pytest.raises(OutOfMemory, match=f"{reason}.*batch_size.*device=.cpu"):
         outcome(gpus, executor=executor)
 
 
@@ -93,7 +93,7 @@ def test_exhausted_memory_elsewhere_names_the_stack(gpus, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
 
     monkeypatch.setattr("pfl_fast.engine.round.Round.aggregate", exhausted)
-    with fake_cuda.recorded(), pytest.raises(OutOfMemory, match=r"Tried to allocate 2.00 GiB\); a smaller --stack N"):
+    with fake_cuda.recorded(), pytest.raises(OutOfMemory, match=r"Tried to allocate 2.00 GiB\); a smaller stack"):
         outcome(gpus)
 
 
@@ -111,7 +111,7 @@ def test_stacks_are_as_large_as_memory_allows(gpus, monkeypatch):
         given = outcome(gpus, stack=3)
     assert_same(found, expected)
     assert (found[3], given[3]) == (2, 3)
-    assert [text for text in found[2] if text.startswith("Stacks of 2 clients") and "--stack N" in text]
+    assert [text for text in found[2] if text.startswith("Stacks of 2 clients") and "stack=N" in text]
     assert not [text for text in given[2] if "Stacks of" in text]
 
 

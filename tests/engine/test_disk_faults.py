@@ -126,5 +126,5 @@ def test_a_run_goes_on_after_an_error_of_the_disk(tmp_path, whole, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(PflFastError, match=r"cannot be written(.|\n)*choose another --out"):
+    with pytest.raises(PflFastError, match=r"cannot be written(.|\n)*choose another folder as out"):
         faulty.begin(tmp_path / "file" / "run")

@@ -244,7 +244,7 @@ def test_too_many_clients_are_refused_before_their_state_is_allocated(monkeypatc
     monkeypatch.setattr(memory, "available", lambda: 100_000)
     monkeypatch.setattr("pfl_fast.experiment.ClientState", None)
     experiment = small.experiment("ditto", model=wide(4000))
-    with pytest.raises(memory.TooLarge, match=r"MiB for the state of 5 clients, but only 97\.7 KiB(.|\n)*--state disk"):
+    with pytest.raises(memory.TooLarge, match=r"MiB for the state of 5 clients, but only 97\.7 KiB(.|\n)*state=.disk"):
         experiment.run()
 
 

@@ -42,7 +42,7 @@ def with_nan(at=0):
 def test_stop_names_round_client_and_step(executor):
     values = {"dataset": with_nan(at=5), "shuffle": False, **EXECUTORS[executor]}
     running = small.experiment("fedavg", SIZES, **values)
-    with pytest.raises(NotFinite, match=r"round 1, client 3: the loss of step 2 is n.*--on-nan skip"):
+    with pytest.raises(NotFinite, match=r"round 1, client 3: the loss of step 2 is n.*on_nan=.skip"):
         running.run()
     assert running.round.state.rounds_done == 0
     running.close()

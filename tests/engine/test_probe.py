@@ -96,7 +96,7 @@ def test_batched_is_refused_and_names_module_and_line(case):
     running = small.experiment(method, model=model(), executor="batched")
     with pytest.raises(ConfigError, match=message) as caught:
         running.run()
-    assert "--executor threads" in str(caught.value)
+    assert 'executor="threads"' in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

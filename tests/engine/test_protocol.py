@@ -134,11 +134,15 @@ def test_unknown_protocols(name, message):
     ("protocol", "settings", "message"),
     [
         ("fedpick", {}, "needs a data set with domains"),
-        ("after_local,samples,best", {"eval_at": "after_agg"}, "needs --eval-at both or after_local"),
+        ("after_local,samples,best", {"eval_at": "after_agg"}, 'needs eval_at="both" or eval_at="after_local"'),
         ("after_agg,samples,validation", {}, "needs validation samples"),
         ("after_finetune,samples,last", {}, "needs methods with a final fine-tune"),
-        ("global,samples,last", {"eval_global": False}, "needs --eval-global"),
-        ("global,samples,last", {"eval_at": "after_local"}, "needs --eval-global, --eval-at both or after_agg"),
+        ("global,samples,last", {"eval_global": False}, "needs eval_global=True"),
+        (
+            "global,samples,last",
+            {"eval_at": "after_local"},
+            'needs eval_global=True, eval_at="both" or eval_at="after_agg"',
+        ),
         ("global,clients,last", {}, "and reduction samples"),
     ],
 )

@@ -129,5 +129,5 @@ def test_every_method_fine_tunes_the_model_that_predicts(method):
 def test_methods_without_own_final_phases_inherit_the_fine_tune():
     own = {name for name, method in METHODS.items() if method.final_phases is not Method.final_phases}
     assert own == {"fedavg-ft", "fedbabu", "fedphp", "partialfed-adaptive"}
-    with pytest.raises(ConfigError, match="FedPHP needs --set inference=local"):
+    with pytest.raises(ConfigError, match="FedPHP needs the option inference=local"):
         small.experiment("fedphp", finetune_epochs=1)

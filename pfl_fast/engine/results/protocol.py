@@ -69,13 +69,13 @@ class Protocol:
         """
         missing = {
             "methods with a final fine-tune": self.point == "after_finetune" and not finetuned,
-            f"--eval-at both or {self.point}": self.point in ("after_agg", "after_local")
+            f'eval_at="both" or eval_at="{self.point}"': self.point in ("after_agg", "after_local")
             and eval_at not in ("both", self.point)
             and not finetuned,
-            "--eval-global, --eval-at both or after_agg, and reduction samples": self.point == "global"
+            'eval_global=True, eval_at="both" or eval_at="after_agg", and reduction samples': self.point == "global"
             and (not server or eval_at == "after_local" or self.reduction != "samples"),
             "a data set with domains": self.reduction == "domains" and not domains,
-            "validation samples (--validation 0.2)": self.selection == "validation" and not validation,
+            "validation samples (validation=0.2)": self.selection == "validation" and not validation,
         }
         for needed in (name for name, is_missing in missing.items() if is_missing):
             raise ConfigError(f"protocol {self.name} ({self}) needs {needed}")

@@ -115,7 +115,7 @@ class RunFolder(Listener):
                 path.unlink(missing_ok=True)
 
     def _cannot_be_created(self, error: OSError) -> RunFolderError:
-        return RunFolderError(f"{self.folder}: cannot be written ({error}); choose another --out")
+        return RunFolderError(f"{self.folder}: cannot be written ({error}); choose another folder as out")
 
     def open(self) -> str | None:
         """Locks the folder of an existing run; returns ``config.toml`` at its newest checkpoint, if there is one."""
@@ -196,7 +196,7 @@ class RunFolder(Listener):
         if done > planned or (done == planned and run.state.unfinished.reports):
             raise RunFolderError(
                 f"{self.folder}: after the {planned} rounds of this run, every client has trained the method's final "
-                "phases, so no rounds can be added; start a new run with more --rounds"
+                "phases, so no rounds can be added; start a new run with more rounds"
             )
         schedule = "lr_schedule=cosine" if run.settings.depends_on_rounds else ""
         schedule = run.method.title if run.method.depends_on_rounds else schedule
@@ -204,7 +204,7 @@ class RunFolder(Listener):
             raise RunFolderError(
                 f"{self.folder}: rounds: was {planned}, asked for {run.settings.rounds}; the local training of "
                 f"{schedule} depends on the number of rounds, so rounds cannot be added; start a new run with "
-                f"--rounds {run.settings.rounds}"
+                f"rounds={run.settings.rounds}"
             )
 
     def started(self, run: RunView) -> None:
@@ -334,4 +334,4 @@ def check_same_experiment(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
     names = sorted(n for n in {*before, *now} if before.get(n) != now.get(n))
     if names:
         shown = "\n".join(f"  {name}: was {before.get(name)!r}, is {now.get(name)!r}" for name in names)
-        raise RunFolderError(f"a resumed run must have the same settings:\n{shown}\nstart a new run in another --out")
+        raise RunFolderError(f"a resumed run must have the same settings:\n{shown}\nstart a new run in another folder")

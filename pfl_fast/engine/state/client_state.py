@@ -124,7 +124,7 @@ class ClientState:
             except OSError as error:
                 raise StateError(
                     f"{file}: no space for the state of {len(rows)} more clients ({error.strerror}); free some space, "
-                    "or use --state memory. pfl-fast resume continues the run"
+                    'or use state="memory". pfl-fast resume continues the run'
                 ) from None
 
     def _file(self, name: str) -> Path:
