@@ -57,6 +57,8 @@ def cosine(run: FinishedRun, request: AnalysisOptions) -> Result:  # noqa: ARG00
     if not shared:
         raise AnalysisError("no parameter is both received and uploaded in this run, so clients have no common start")
     rows, layers = [], dict.fromkeys(name.rsplit(".", 1)[0] for name in shared)
+    if len(snapshot.clients) < 2:
+        raise AnalysisError("needs a round that at least two clients trained in")
     updates = [difference(snapshot.before(c), snapshot.after_local(c), shared) for c in snapshot.clients]
     names = [run.client_names[client] for client in snapshot.clients]
 

@@ -19,7 +19,7 @@ class Watch(Listener):
         self.local[round, client] = {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-@pytest.mark.parametrize("method", ["fedcp", "fedafk", "fedala"])
+@pytest.mark.parametrize("method", ["fedcp", "fedafk", "fedala", "fedfomo"])
 def test_snapshots_equal_the_models_of_the_run(tmp_path, method):
     experiment, watch = Experiment(method, rounds=3, snapshots=2, out=tmp_path / "run", **SMALL), Watch()
     experiment.listeners.append(watch)
@@ -32,7 +32,8 @@ def test_snapshots_equal_the_models_of_the_run(tmp_path, method):
     assert [(s.round, s.clients) for s in found] == [(1, [0, 1, 2]), (3, [0, 1, 2])]
     kept, after = found[1], experiment.round.client_tensors(1)
     for name in (spec.key for spec in experiment.part_table.model_specs if spec.parameter):
-        assert torch.equal(kept.after_aggregation(1)[name], after[name])
+        if not experiment.part_table.mixed:
+            assert torch.equal(kept.after_aggregation(1)[name], after[name])
         assert torch.equal(kept.after_local(1)[name], watch.local[3, 1][name])
         assert torch.equal(kept.before(1)[name], before[name])
 

@@ -81,7 +81,9 @@ class Snapshots(Listener):
         self._before(run)
 
     def _write(self, round: int, name: str, tensors: Tensors) -> None:
-        file, values = self._file(round, name), {n: t.detach().contiguous() for n, t in tensors.items()}
+        file = self._file(round, name)
+        # Tensors of different names may share memory, which files cannot.
+        values = {n: t.detach().clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
         with disk_errors(file, self.run):
             file.parent.mkdir(parents=True, exist_ok=True)
             with atomic.new_file(file) as temporary:
@@ -135,7 +137,9 @@ class Snapshot:
         return {**self.before(client), **self._read(f"client-{client:05d}")}
 
     def after_aggregation(self, client: int) -> Tensors:
-        """Returns all tensors of a client that has received the aggregate."""
+        """Returns all tensors of a client that has received the aggregate; raises if clients receive mixtures."""
+        if self.part_table.mixed:
+            raise ValueError(f"{self.method.title}: snapshots do not hold the clients' mixtures of uploads")
         return self._received(self.after_local(client), self.server(), "end")
 
     def _received(self, values: Tensors, server: Tensors, at: str) -> Tensors:
