@@ -78,6 +78,7 @@ class Experiment:
         resolved: settings and options that :func:`pfl_fast.assembly.resolve` returned, instead of preset and values.
         values: settings (``rounds=10``) and options of the method (``lam=1``).
 
+    >>> import torch
     >>> experiment = Experiment("fedper", dataset="synthetic", samples=600, clients=4, rounds=2, model="mlp")
     >>> for record in experiment.rounds():
     ...     print(record["round"], record["clients_trained"])
@@ -217,7 +218,7 @@ class Experiment:
             metrics: names of further metrics for :meth:`test`.
             objects: ``method``, ``dataset``, ``model`` and ``partition`` if they were objects instead of names.
 
-        >>> import tempfile
+        >>> import tempfile, torch
         >>> folder = tempfile.mkdtemp()
         >>> options = {"samples": 600, "clients": 4, "rounds": 1, "model": "mlp", "log": lambda message: None}
         >>> summary = Experiment("fedper", dataset="synthetic", out=folder, **options).run()
