@@ -20,8 +20,9 @@ setup: ## create .venv, install torch and pfl-fast, compile the native library
 
 # Small images, few samples and rounds: about two minutes on two cores. Without a network the data is generated.
 train: setup ## train FedCP on Tiny-ImageNet, small, and say what to try next
-	@$(BIN)/pfl-fast train fedcp --dataset tiny --image-size 32 --samples 6000 --partition pathological \
+	@$(BIN)/pfl-fast train fedcp --dataset tiny --image-size 32 --partition pathological \
 		--classes-per-client 10 --per-client 300 --lr 0.05 --set lam=1 --rounds 12 --eval-every 2
+	@echo "'. $(BIN)/activate' makes the command pfl-fast available in this shell"
 
 test: setup ## the whole test suite
 	@echo "== Running the tests"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl_fast.config import Settings
+from pfl_fast.data.augment import AUGMENTATIONS
 from pfl_fast.data.catalogue import DATASETS
 from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.domain_catalogue import IMAGENET_MEAN, IMAGENET_STD
@@ -100,6 +101,8 @@ def _merge(method_class: type[Method], chosen: Mapping[str, Any], model: str, er
             errors.append(unknown(name, [*option_names, *settings_names]))
     settings = convert(Settings, {n: v for n, v in merged.items() if n in settings_names}, errors)
     options = convert(method_class.Options, {n: v for n, v in merged.items() if n in option_names}, errors)
+    if settings.get("join_ratio") == 0 and not settings.get("random_join"):
+        errors.append("join_ratio: must be positive, got 0: no client would train")
     raise_config_errors(errors)
     settings |= {"model": absolute_code(settings["model"])} if "model" in settings else {}
     settings |= {"metrics": tuple(map(absolute_code, settings["metrics"]))} if "metrics" in settings else {}
@@ -260,6 +263,11 @@ def federated_data(dataset: Dataset, partition: Partition, settings: Settings, h
         raise ConfigError("batch_size: BatchNorm cannot train on single samples; take at least 2")
     entry = DATASETS.get(dataset.name)
     augment = (entry.augment if entry else "none") if s.augment == "auto" else s.augment
+    if augment not in AUGMENTATIONS:
+        hint = did_you_mean(augment, AUGMENTATIONS)
+        raise ConfigError(f"augment: must be one of {', '.join(AUGMENTATIONS)}, got {augment!r}{hint}")
+    if augment != "none" and dataset.modality != "images":
+        raise ConfigError(f"augment: {augment} is for images, but {dataset.name} is {dataset.modality}")
     if s.normalise != "auto":
         dataset = normalised(dataset, s.normalise)
     return FederatedData(

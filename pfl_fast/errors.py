@@ -95,5 +95,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("zzz", ["fedcp", "fedavg"])
     ''
     """
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = difflib.get_close_matches(name, list(known), n=3)
+    letters = sorted(name)  # two letters in the wrong order are the most likely mistake
+    best = next((other for other in close if sorted(other) == letters), close[0] if close else None)
+    return f"; did you mean {best!r}?" if best else ""

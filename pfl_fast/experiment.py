@@ -118,6 +118,10 @@ class Experiment:
         self.dataset = dataset if isinstance(dataset, Dataset) else assembly.load_named(resolved.settings, log)
         resolved = resolved.with_model(assembly.model_name(resolved.settings.model, self.dataset))
         s, self.options = resolved.settings, resolved.options
+        if s.ops == "native" and not ops.NATIVE.available:
+            raise ConfigError(
+                f"ops: the native library is not available ({ops.NATIVE.problem}); take auto or reference"
+            )
         if s.dtype != "float32" and s.precision != "highest":
             raise ConfigError(f"precision: {s.precision} is for dtype float32, got dtype {s.dtype}")
         if s.snapshots and self.ranks.size > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import signal
 from typing import Any
 
 import click
@@ -67,6 +68,9 @@ class MainGroup(CommandGroup):
         except PflFastError as error:
             click.secho(f"Error: {as_flags(str(error))}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(128 + signal.SIGINT)
         except Exception as error:
             if (message := machine_problem(error)) is None:
                 raise

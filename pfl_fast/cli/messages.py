@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from os.path import relpath
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -170,13 +173,19 @@ def next_commands(experiment: Experiment, folder: Path, arguments: Sequence[str]
     name = experiment.method_name
     other = "fedavg" if name != "fedavg" else "fedcp"
     defaults = method_default_arguments(experiment, other, arguments)
-    compare = shlex.join(["pfl-fast", "train", other, *arguments, *defaults])
-    more = shlex.join(["pfl-fast", "resume", str(folder), "--rounds", str(experiment.settings.rounds * 2)])
+    compare = shlex.join([program(), "train", other, *arguments, *defaults])
+    more = shlex.join([program(), "resume", str(folder), "--rounds", str(experiment.settings.rounds * 2)])
     return [
         (compare, f"compare with {METHODS[other].title}: same partition, batches and initial model"),
         *([] if experiment.method.final_phases() else [(more, "continue for more rounds")]),
         (f"pfl-fast methods {name}", "formulas, options and presets of the method"),
     ]
+
+
+def program() -> str:
+    """Returns the name of the command, with its folder if the shell does not find it: ``.venv/bin/pfl-fast``."""
+    path = Path(sys.argv[0])
+    return "pfl-fast" if path.name != "pfl-fast" or which("pfl-fast") else relpath(path)
 
 
 def method_default_arguments(experiment: Experiment, other: str, arguments: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
@@ -125,7 +126,7 @@ def train(
     from pfl_fast.engine.ranks import current_ranks
     from pfl_fast.experiment import Experiment
 
-    ranks = current_ranks()
+    ranks, existed = current_ranks(), out is not None and out.exists()
     folder, continues = ranks.gather(lambda: folder_of_run(request, out) if ranks.rank == 0 else (Path(), False))[0]
 
     def create(log: Callable[[str], None]) -> Experiment:
@@ -143,6 +144,10 @@ def train(
             ),
             trackers,
         )
+    except PflFastError:
+        if not (existed or continues) and ranks.rank == 0 and not any((folder / "checkpoint").glob("*")):
+            shutil.rmtree(folder, ignore_errors=True)  # no client has trained
+        raise
     finally:
         if out is None and ranks.rank == 0:
             with suppress(OSError):  # the folder is not empty once the run has started

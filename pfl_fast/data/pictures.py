@@ -1,4 +1,4 @@
-"""PNG pictures of data sets and partitions."""
+"""Pictures of data sets and partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pfl_fast.data.dataset import REAL, Dataset
 from pfl_fast.data.partition import Partition
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, DataRequestError
 from pfl_fast.randomness import key, permutation
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ EXAMPLES = 12  # images per row, with one row per class
 ROWS = 20  # maximum number of classes with a row each; with more classes, each gets one image
 GRID = 20  # images per row, with one image per class
 LARGEST = 60  # maximum number of images per row, with one row per domain
+FORMATS = ("png", "pdf", "svg", "jpg")
 INK = "#2b6cb0"
 
 
@@ -114,9 +115,12 @@ def _figure(width: float, height: float, longest: int, longest_below: int = 0) -
     axes = figure.add_axes((left / size[0], bottom / size[1], width / size[0], height / size[1]))
 
     def save(file: str | Path) -> None:
+        ending = Path(file).suffix.lower().removeprefix(".") or "png"
+        if ending not in FORMATS:
+            raise DataRequestError(f"{file}: pictures are written as {', '.join(FORMATS)}; choose one of these endings")
         try:
             Path(file).parent.mkdir(parents=True, exist_ok=True)
-            canvas.print_figure(str(file), format="png")
+            canvas.print_figure(str(file), format=ending)
         except OSError as error:
             raise DataError(f"{file} cannot be written ({error.strerror}); choose another file") from error
 
