@@ -77,7 +77,7 @@ def export_client(
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise ExportError(f"format: this model cannot be written as a {chosen.title} ({reason})") from error
     except OSError as error:
-        raise ExportError(f"{target}: cannot be written ({error.strerror or error}); choose another file as out") from error
+        raise ExportError(f"{target}: cannot be written ({error.strerror or error}); choose another out") from error
     return target
 
 
