@@ -29,7 +29,7 @@ from pfl_fast.data.dataset import Dataset
 from pfl_fast.data.download import OnProgress, fetch, file_checksum
 from pfl_fast.data.entry import Download, Entry
 from pfl_fast.data.sources.raw import Source
-from pfl_fast.errors import DataError
+from pfl_fast.errors import DataError, DataRequestError
 from pfl_fast.paths import data_folder
 
 
@@ -101,6 +101,11 @@ def load(
                     opened = _open(name, entry, cache, found, log)
     if opened is not None:
         dataset, note = opened
+        if stand_in_samples is not None:
+            raise DataRequestError(
+                f"samples={stand_in_samples}: the size of generated data, but {name} was found; per_client and "
+                "per_domain limit the training samples of real data"
+            )
         if note:
             log(f"{name}: {note}")
         return dataset

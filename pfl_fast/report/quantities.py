@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pfl_fast.engine.results.records import TEST_ACCURACIES
@@ -14,6 +15,7 @@ WHEN = {"after_agg": "after aggregation", "after_local": "after local training",
 MEASURED = re.compile(r"(test|validation)_(\w+?)_(after_agg|after_local|global)")
 SUMMARIES = ("_by_client", "_std")
 OTHER = {"round", "samples", "clients_trained", "uploaded_values", "downloaded_values", "seconds", "samples_per_second"}
+WITH_BANDS = 3  # runs whose bands can be told apart in one chart
 SPREAD_NOTE = "Band: standard deviation over clients."
 
 
@@ -63,6 +65,8 @@ def own_charts(runs: Sequence[StoredRun]) -> list[Chart]:
 def _chart(runs: Sequence[StoredRun], name: str, title: str) -> Chart | None:
     series = [_series(number, run, name) for number, run in enumerate(runs)]
     series = [one for one in series if one.points]
+    if len(series) > WITH_BANDS:
+        series = [replace(one, spread=()) for one in series]
     note = SPREAD_NOTE if any(one.spread for one in series) else ""
     return curves(title, series, "communication round", title.split(" ", 1)[-1], note) if series else None
 

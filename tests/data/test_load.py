@@ -12,7 +12,7 @@ from pfl_fast.data.download import file_checksum
 from pfl_fast.data.entry import Download
 from pfl_fast.data.load import load
 from pfl_fast.data.sources import idx
-from pfl_fast.errors import DataError, PflFastError
+from pfl_fast.errors import DataError, DataRequestError, PflFastError
 from tests.data.archives import pixels, tiny_members, write_folder, write_mnist
 
 
@@ -293,6 +293,11 @@ def test_cifar100_stand_in_has_both_labellings(name):
     data = load(name, download=False, stand_in_samples=300, log=lambda _: None)
     assert data.labels.keys() == {"fine", "coarse"}
     assert np.array_equal(data.y, data.labels["coarse" if name.endswith("coarse") else "fine"])
+
+
+def test_real_data_has_no_number_of_samples_to_generate(load_real):
+    with pytest.raises(DataRequestError, match=r"samples=11.*digits was found; per_client"):
+        load_real("digits", stand_in_samples=11)
 
 
 def test_synthetic_and_digits_need_no_download(load_real):

@@ -40,7 +40,7 @@ def batches(loader, epochs=2):
         (TENSORS, {"batch_size": None}),
         (Doubled(), {"batch_size": 4, "shuffle": True}),
     ],
-    ids=str,
+    ids=["ordered", "shuffled", "drop last", "one batch", "generator", "subset", "sampler", "collate", "items", "own"],
 )
 def test_batches_equal_those_of_dataloader(dataset, options):
     options, found = dict(options), []

@@ -25,3 +25,12 @@ def test_memory_is_reserved_before_safetensors_needs_it(tmp_path, monkeypatch):
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert not file.exists()
+
+
+def test_files_are_readable_as_the_umask_says(tmp_path):
+    before = os.umask(0o027)
+    try:
+        tensor_file.save_file({"x": torch.ones(2)}, tmp_path / "file")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640

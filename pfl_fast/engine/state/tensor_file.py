@@ -20,4 +20,7 @@ def save_file(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str
         metadata: texts for the header.
     """
     bytearray(BUFFER)
+    file.touch()
+    mode = file.stat().st_mode  # as the umask says; safetensors writes a file that only the owner may read
     safetensors.save_file(dict(tensors), file, metadata)
+    file.chmod(mode)
