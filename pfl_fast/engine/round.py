@@ -233,7 +233,8 @@ class Round:
         self.state.server.update(changed)
         specs, rows = self.part_table.mixed, self.shards.own_rows(clients)
         blocks = [uploads[str(spec.mixture_of)] for spec in specs]
-        mixed = ops.aggregate(blocks, weights[rows].to(blocks[0])) if rows else []
+        own = weights[to_device(rows, weights.device)]
+        mixed = ops.aggregate(blocks, own.to(blocks[0])) if rows else []
         for row, client in enumerate(clients[row] for row in rows):
             values = {spec.key: block[row] for spec, block in zip(specs, mixed, strict=True)}
             self.state.clients.write(client, values)
