@@ -8,13 +8,14 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 
 import torch
 
 from pfl_fast import ops
 
 SIDE, VALUES, TRIES = 2048, 50_000_000, 7
+SAMPLE, BUSY = 1.0, 0.1  # seconds in which other processes are noticed, and the share of the cores they may use
 
 
 def machine() -> dict[str, object]:
@@ -63,10 +64,20 @@ def slug() -> str:
 
 def busy() -> str | None:
     """Returns a warning if other processes use the machine: a step split over cores waits for the slowest core."""
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load < cores / 4:
+    before = cpu_times()
+    sleep(SAMPLE)
+    idle, total = (now - then for now, then in zip(cpu_times(), before, strict=True))
+    used = 1 - idle / total if total else 0.0
+    if used < BUSY:
         return None
-    return f"the load is {load:.1f} on {cores} cores: the yardstick, which splits steps over all cores, looks slower"
+    return f"other processes used {100 * used:.0f} % of the cores: the yardstick, which uses all of them, looks slower"
+
+
+def cpu_times() -> tuple[int, int]:
+    """Returns the idle and the total time of all cores since the start of the machine, zeros where it is not known."""
+    file = Path("/proc/stat")
+    times = [int(word) for word in file.read_text().split("\n", 1)[0].split()[1:9]] if file.exists() else [0] * 8
+    return times[3] + times[4], sum(times)
 
 
 def commit() -> str:

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def write_docs(headings: Sequence[str], races: Sequence[Race]) -> None:
     """Replaces the table of operators in docs/performance.md."""
-    table = "\n\n".join([" ".join(headings), summary(races)])
+    table = "\n\n".join(["  \n".join(headings), summary(races)])
     PERFORMANCE.write_text(BLOCK.sub(lambda found: found[1] + table + found[2], PERFORMANCE.read_text()))
 
 

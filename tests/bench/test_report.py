@@ -156,11 +156,19 @@ def test_the_machine_has_a_file_of_its_own(monkeypatch):
     assert here.slug() == "amd-epyc-tm-7b13-2-2ghz-8"
 
 
-@pytest.mark.parametrize(("load", "warns"), [(0.2, False), (1.5, True)])
-def test_a_busy_machine_is_noticed(monkeypatch, load, warns):
-    monkeypatch.setattr(here.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(here.os, "getloadavg", lambda: (load, 0.0, 0.0))
-    assert bool(here.busy()) == warns
+@pytest.mark.parametrize(("idle", "warning"), [(195, None), (150, "other processes used 25 % of the cores")])
+def test_a_busy_machine_is_noticed(monkeypatch, idle, warning):
+    times = iter([(1000, 9000), (1000 + idle, 9200)])
+    monkeypatch.setattr(here, "cpu_times", lambda: next(times))
+    monkeypatch.setattr(here, "sleep", lambda _: None)
+    assert (here.busy() or "None").startswith(str(warning))
+
+
+def test_times_of_the_cores_grow():
+    (idle, total), (later_idle, later_total) = here.cpu_times(), here.cpu_times()
+    assert 0 < idle <= later_idle
+    assert total <= later_total
+    assert idle < total
 
 
 RECORDED = {"aggregate / loop": 20.0, "fedcp-mnist, quick": 4.0}
