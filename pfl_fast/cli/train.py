@@ -145,13 +145,28 @@ def train(
             trackers,
         )
     except PflFastError:
-        if not (existed or continues) and ranks.rank == 0 and not any((folder / "checkpoint").glob("*")):
-            shutil.rmtree(folder, ignore_errors=True)  # no client has trained
+        if not (existed or continues) and ranks.rank == 0:
+            remove_failed_start(folder)
         raise
     finally:
         if out is None and ranks.rank == 0:
             with suppress(OSError):  # the folder is not empty once the run has started
                 folder.rmdir()
+
+
+def remove_failed_start(folder: Path) -> None:
+    """Removes a folder without checkpoints, in which no client has trained, unless another process uses it."""
+    from pfl_fast.engine.results.run_lock import RunLock
+
+    if not folder.is_dir():
+        return
+    lock = RunLock(folder)
+    with suppress(PflFastError):
+        lock.take_from_this_process()
+        lock.acquire(lambda _message: None)
+        if not any((folder / "checkpoint").glob("*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
 
 
 def train_seeds(request: TrainRequest, seeds: str, folder: Path, quiet: bool) -> None:

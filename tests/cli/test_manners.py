@@ -1,6 +1,8 @@
 """Exit codes, and what a failed start leaves behind."""
 
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,7 @@ from PIL import Image
 
 from pfl_fast import ops
 from pfl_fast.cli import messages
+from pfl_fast.cli.train import remove_failed_start
 from pfl_fast.errors import did_you_mean
 from pfl_fast.methods import METHODS
 from tests.cli.conftest import SMALL
@@ -35,6 +38,23 @@ def test_a_mistake_that_the_probe_finds_leaves_no_folder(cli, tmp_path):
     (tmp_path / "own.py").write_text(code)
     assert "return the pair" in cli("train", "own.py:Mine", *SMALL, "--out", "run", exit_code=2).output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_refused_start_leaves_the_folder_of_another_process(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    code = (
+        "import sys; from pathlib import Path; from pfl_fast.engine.results.run_lock import RunLock\n"
+        f"lock = RunLock(Path({str(folder)!r})); lock.acquire(print); print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"locked\n"
+        (folder / "partition").mkdir()
+        remove_failed_start(folder)
+        assert (folder / "partition").exists()
+        other.stdin.close()
+    remove_failed_start(folder)
+    assert not folder.exists()
 
 
 def test_ctrl_c_exits_with_130_before_the_first_round(cli, monkeypatch):

@@ -104,6 +104,7 @@ def test_a_data_set_takes_lists():
         ({"train": [[0, 1]], "test": [[2], [3]]}, "train has 1, test has 2, validation has 1 clients"),
         ({"train": [[0, 1]], "test": [[2, 1]]}, "test and train of client 0 both have sample 1"),
         ({"train": [[0], [4, 4]], "test": [[2], [3]]}, "train of client 1 repeats sample 4"),
+        ({"train": [[0], [2**62, 2**62]], "test": [[2], [3]]}, f"train of client 1 repeats sample {2**62}"),
         ({"train": [[0, -1]], "test": [[2]]}, "train of client 0 is no list of sample numbers"),
         ({"train": [["a"]], "test": [[2]]}, "train of client 0 is no list of sample numbers"),
         ({"train": 3, "test": [[2]]}, "train is int"),
@@ -113,3 +114,9 @@ def test_a_data_set_takes_lists():
 def test_a_partition_checks_its_arguments(lists, message):
     with pytest.raises(DataError, match=message):
         Partition(**lists)
+
+
+def test_numbers_of_any_size_are_compared():
+    """Products of client and sample would overflow."""
+    wide = [[2**62, 2**62 + 1], [0, 1], [2**62, 5], [0, 7], [2**62 + 1, 9]]
+    assert Partition(train=wide, test=[[3]] * 5).clients == 5

@@ -188,6 +188,15 @@ def test_rows_on_disk_take_up_space_when_they_are_first_written(tmp_path, monkey
     assert reserved[len(sizes) :] == [(9 * size, size) for size in sizes]
 
 
+def test_a_file_that_cannot_be_mapped_is_an_error(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise RuntimeError("unable to open file in read-write mode: Input/output error (5)")
+
+    monkeypatch.setattr(torch, "from_file", refused)
+    with pytest.raises(PflFastError, match=r"block: cannot be mapped \(.*Input/output error"):
+        new_client_state(tmp_path / "blocks")
+
+
 def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -161,13 +161,14 @@ def _index_arrays(lists: Iterable[Any], split: str) -> Indices:
 def _refuse_repeated(lists: dict[str, Indices]) -> None:
     """Raises if a client has a sample twice, in one split or in two."""
     none = np.zeros(0, np.int64)
-    owners = [np.full(len(index), client) for own in lists.values() for client, index in enumerate(own)]
+    filled = [np.full(len(index), client) for own in lists.values() for client, index in enumerate(own)]
+    owners = np.concatenate([none, *filled])
     samples = np.concatenate([none, *(index for own in lists.values() for index in own)])
-    count = int(samples.max(initial=0)) + 1
-    found, times = np.unique(np.concatenate([none, *owners]) * count + samples, return_counts=True)
-    if len(found) == len(samples):
+    order = np.lexsort((samples, owners))
+    repeated = order[1:][(np.diff(owners[order]) == 0) & (np.diff(samples[order]) == 0)]
+    if not len(repeated):
         return
-    client, sample = divmod(int(found[times > 1][0]), count)
+    client, sample = int(owners[repeated[0]]), int(samples[repeated[0]])
     first, *others = [split for split, own in lists.items() if sample in own[client]]
     what = f"{others[0]} and {first} of client {client} both have" if others else f"{first} of client {client} repeats"
     raise DataError(f"Partition: {what} sample {sample}; expected each sample once")

@@ -105,7 +105,10 @@ class ClientState:
         size = self.clients * value.numel()
         with file.open("wb") as handle:
             handle.truncate(size * value.element_size())  # sparse: only reserved rows take up space
-        return torch.from_file(str(file), shared=True, size=size, dtype=value.dtype).view(shape)
+        try:
+            return torch.from_file(str(file), shared=True, size=size, dtype=value.dtype).view(shape)
+        except RuntimeError as error:
+            raise StateError(f'{file}: cannot be mapped ({error}); use state="memory", or another disk') from None
 
     def reserve(self, clients: Iterable[int]) -> None:
         """Reserves disk space for the rows of clients; writing to a memory-mapped file without space kills the process.
