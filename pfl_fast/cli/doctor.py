@@ -77,7 +77,7 @@ def _torchvision_version(result: Diagnosis) -> str | None:
     try:
         import torchvision
     except (ImportError, RuntimeError, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         result.suggestions.append(
             f"torchvision cannot be imported ({reason}): pip install torchvision; only its models need it"
         )

@@ -93,7 +93,7 @@ def reading(file: object, what: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{file}: cannot be read ({error.strerror}); check the path and its permissions") from error
-        problem = f"{error or type(error).__name__}".splitlines()[0][:200]
+        problem = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise damaged(file, f"not a readable {what} ({problem}); truncated or corrupt") from error
 
 

@@ -244,3 +244,12 @@ def test_lists_of_test_images_that_are_not_text(raw, load_real):
     write_folder(raw, {f"{domain}/dog/a.png": picture(pixels(0, 5, 5, 3)) for domain in ("photo", "sketch")})
     (raw / "photo_test.txt").write_bytes(b"\xff\xfe\n   \nphoto/dog/a.png 0\n")
     assert load_real("pacs", size=5).test.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("error", "message"), [(EOFError(), "EOFError"), (ValueError("\n bad\nworse"), "bad")])
+def test_errors_of_parsers_without_a_message_are_named(error, message):
+    with (
+        pytest.raises(DataError, match=rf"x\.zip: not a readable archive \({message}\)"),
+        bounded.reading("x.zip", "archive"),
+    ):
+        raise error
