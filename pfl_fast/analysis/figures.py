@@ -35,7 +35,7 @@ def plain_axes(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> Axes:
 def lines(
     figure: Figure, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], xlabel: str, ylabel: str, legend: str = ""
 ) -> Axes:
-    """Draws one line per curve, ``label -> (x, y)``; many lines share a legend beside the figure."""
+    """Draws one line per curve, ``label -> (x, y)``; with many curves, the legend is to the right of the axes."""
     from matplotlib.ticker import MaxNLocator
 
     axes = plain_axes(figure.add_subplot(), xlabel, ylabel)

@@ -1,4 +1,4 @@
-"""Accuracy of the server's model on the union of all test samples, beside that of the clients (FediOS Table 2)."""
+"""Accuracy of the server's model on all test samples, and mean accuracy of the clients (FediOS Table 2)."""
 
 from __future__ import annotations
 

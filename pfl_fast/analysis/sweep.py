@@ -18,7 +18,7 @@ from pfl_fast.analysis.result import Result
 from pfl_fast.engine.results.protocol import POINTS, REDUCTIONS
 from pfl_fast.errors import ConfigError
 
-# Settings that may differ beside the option of the sweep.
+# Settings that may differ between the runs of a sweep, in addition to its option.
 LEFT_OUT = config.NOT_IN_RESULTS - {"rounds"} | {"seed", "partition"}
 
 

@@ -1,8 +1,5 @@
 """Operators, methods and options on ghost GPUs: torch's host code for CUDA runs, and so does that of the operators."""
 
-import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -19,18 +16,9 @@ pytestmark = [
 ]
 
 
-def run(module, **environment):
-    """Result of a module of tests.device.ghost in a process with two ghost GPUs."""
-    command = [sys.executable, "-m", f"tests.device.ghost.{module}"]
-    environment = build.environment(gpus=2, **environment)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def test_operators_have_the_values_and_gradients_of_the_reference():
     """The kernels are emulated; allocation, streams, devices, autograd and error checks are those of a GPU."""
-    result = run("contract", values=True)
+    result = build.output("contract", gpus=2, values=True)
     assert result["failures"] == []
     compared = Counter(name.partition(", ")[0] for name, number in result["compared"].items() if number)
     assert compared == {op.name: 3 for op in operators()}, "at three places each"
@@ -41,7 +29,7 @@ def test_operators_have_the_values_and_gradients_of_the_reference():
 
 
 def test_every_option_of_every_method_trains_on_one_and_on_two_gpus():
-    result = run("every_option")
+    result = build.output("every_option", gpus=2)
     assert result["errors"] == {}
     assert result["warnings"] == []
     assert result["runs"] > 2 * len(METHODS)

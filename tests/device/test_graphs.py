@@ -1,9 +1,5 @@
 """CUDA graphs of local steps on a ghost GPU, which refuses waits and host copies inside a capture."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from pfl_fast import ops
@@ -17,23 +13,15 @@ pytestmark = [
 ]
 
 
-def run(module, **environment):
-    """What a module of tests.device.ghost prints."""
-    command = [sys.executable, "-m", f"tests.device.ghost.{module}"]
-    done = subprocess.run(command, env=build.environment(**environment), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
 def captured():
     """What :mod:`tests.device.ghost.captures` prints."""
-    return run("captures")
+    return build.output("captures")
 
 
 def test_replayed_steps_have_the_values_of_eager_steps():
     """Clients of different size, with two equally large last batches: their graphs write to different clients."""
-    found = run("replays", values=True)
+    found = build.output("replays", values=True)
     assert {name: case["wrong"] for name, case in found.items() if case["wrong"]} == {}
     assert all(case["replays"] >= 10 for case in found.values())
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -268,3 +271,11 @@ def environment(gpus: int = 1, memory: int = 40 << 30, values: bool = False) -> 
         "GHOST_VALUES": str(int(values)),
         "GHOST": str(folder),
     }
+
+
+def output(module: str, **values: Any) -> Any:
+    """Returns the JSON object that a module of this package prints, in a process with ghost GPUs (``environment``)."""
+    command = [sys.executable, "-m", f"tests.device.ghost.{module}"]
+    done = subprocess.run(command, env=environment(**values), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])

@@ -19,7 +19,6 @@ from pfl_fast.methods import METHODS
 from pfl_fast.methods.base import Batch, Client, Phase, Tensors
 from pfl_fast.methods.fedavg import FedAvg
 from tests.device.ghost import convolutions, rounds
-from tests.device.ghost.build import runtime_name
 from tests.engine import small_experiments as small
 from tests.methods.residual import residual
 
@@ -95,11 +94,8 @@ def fails_on(function: Callable[..., Any], error: Exception) -> Callable[..., An
 def main() -> dict[str, Any]:
     """Returns what happened: of every method by name, and in other cases."""
     torch.set_num_threads(1)
-    torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
-    runtime = ctypes.CDLL(runtime_name())
-    runtime.ghost_counts.restype = ctypes.c_char_p
+    runtime = rounds.load_runtime()
     replaced = convolutions.install(runtime)
-    rounds.load_operators()
     graphs.LOGGER.setLevel(logging.DEBUG)
     graphs.EAGER_STEPS = 0
     found: dict[str, Any] = {"methods": {}}

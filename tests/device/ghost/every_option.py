@@ -18,7 +18,6 @@ import torch
 from pfl_fast.methods import METHODS
 from pfl_fast.methods.partialfed_strategies import ANY_MODEL, WITH_SQUEEZES, WITH_STAGES
 from tests.device.ghost import convolutions, rounds
-from tests.device.ghost.build import runtime_name
 from tests.engine import small_experiments as small
 from tests.methods.residual import residual
 
@@ -72,11 +71,8 @@ def error_of(method: str, options: dict[str, Any], device: str, runtime: ctypes.
 def main() -> dict[str, Any]:
     """Runs all cases; returns their number and the errors by case."""
     torch.set_num_threads(1)
-    torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
-    runtime = ctypes.CDLL(runtime_name())
-    runtime.ghost_counts.restype = ctypes.c_char_p
+    runtime = rounds.load_runtime()
     replaced = convolutions.install(runtime)
-    rounds.load_operators()
     found = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

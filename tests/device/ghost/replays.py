@@ -8,7 +8,6 @@ that they were captured with.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import warnings
 from typing import Any
@@ -18,7 +17,6 @@ import torch
 from pfl_fast.engine.local import graphs
 from pfl_fast.ops import backend
 from tests.device.ghost import host_kernels, rounds
-from tests.device.ghost.build import runtime_name
 from tests.engine import small_experiments as small
 
 MANY = {"momentum": 0.9, "weight_decay": 0.01, "join_ratio": 0.6, "local_epochs": 2}
@@ -68,10 +66,7 @@ def outcome(method: str, capture: str, **values: Any) -> tuple[dict[str, Any], s
 def main() -> dict[str, Any]:
     """Returns the tensors that differ, and the number of replays, by case."""
     torch.set_num_threads(1)
-    torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
-    runtime = ctypes.CDLL(runtime_name())
-    runtime.ghost_counts.restype = ctypes.c_char_p
-    rounds.load_operators()
+    runtime = rounds.load_runtime()
     backend._CUDA_KERNELS = frozenset()  # references, which consist of torch's operators
     replaced = host_kernels.install()
     record_captures()

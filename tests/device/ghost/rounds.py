@@ -43,6 +43,15 @@ def load_operators(library: str = "libghost_ops.so") -> None:
     backend._CUDA_KERNELS = frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"))
 
 
+def load_runtime() -> ctypes.CDLL:
+    """Loads the ghost's runtime and the operators that only count."""
+    torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
+    runtime = ctypes.CDLL(runtime_name())
+    runtime.ghost_counts.restype = ctypes.c_char_p
+    load_operators()
+    return runtime
+
+
 def experiment(method: str, clients: int, steps: int, model: str = "cnn", **values: Any) -> Experiment:
     """Experiment whose clients have ``steps`` batches each."""
     partition = partition_of([BATCH * steps] * clients, TESTS)
@@ -79,11 +88,8 @@ def figures_per_step(runtime: ctypes.CDLL, running: Experiment) -> Callable[[], 
 
 def main(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the result of each request, in order."""
-    torch.backends.cudnn.enabled = False  # there is no ghost of cuDNN
-    runtime = ctypes.CDLL(runtime_name())
+    runtime = load_runtime()
     replaced = convolutions.install(runtime)
-    runtime.ghost_counts.restype = ctypes.c_char_p
-    load_operators()
     native = backend._CUDA_KERNELS
     results = []
     for request in requests:
