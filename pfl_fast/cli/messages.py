@@ -178,7 +178,7 @@ def next_commands(experiment: Experiment, folder: Path, arguments: Sequence[str]
     return [
         (compare, f"compare with {METHODS[other].title}: same partition, batches and initial model"),
         *([] if experiment.method.final_phases() else [(more, "continue for more rounds")]),
-        (f"pfl-fast methods {name}", "formulas, options and presets of the method"),
+        (f"{program()} methods {name}", "formulas, options and presets of the method"),
     ]
 
 

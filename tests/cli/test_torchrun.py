@@ -68,7 +68,7 @@ def test_a_killed_rank_is_named_and_the_run_continues_in_one_process(tmp_path):
     assert output.count("method    FedCP") == 1, "rank 0 prints"
     resumed = Experiment.resume(folder, log=lambda _: None)
     last = resumed.state.rounds_done + 1
-    assert last >= 4, "a checkpoint after every round"
+    assert last >= 3, "a row of a round is written after the checkpoint of the round before"
     train_until(resumed, last)
     whole = Experiment("fedcp", log=lambda _: None, rounds=1000, **SETTINGS)
     train_until(whole, last)
